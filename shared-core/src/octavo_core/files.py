@@ -1,0 +1,106 @@
+"""Writing files so that a crash at any moment leaves the old file or the new one, never a torn one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from octavo_core.errors import InvalidStateError
+
+__all__ = ["atomic_path", "atomic_write", "ensure_folder"]
+
+
+def ensure_folder(folder: str | os.PathLike[str]) -> Path:
+    """Create a folder, with its parents, and check that files can be written there.
+
+    Args:
+        folder: The folder; it may exist already.
+
+    Returns:
+        The folder as a path.
+
+    Raises:
+        InvalidStateError: If it cannot be created, is not a folder, or cannot be written to.
+    """
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidStateError(f"cannot write to the folder {str(path)!r}: {reason}; give a folder you own") from error
+    return path
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` that replaces it when the block ends well.
+
+    The temporary file is flushed to disk before the rename and the folder after it, so a reader sees the old or the new
+    content even after a power cut. If the block raises, ``path`` is left as it was.
+
+    Args:
+        path: The file to write; its folder must exist.
+
+    Yields:
+        The temporary file's path, in the same folder and with the same suffix.
+
+    Raises:
+        InvalidStateError: If the folder cannot be written to.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix)
+    except OSError as error:
+        raise InvalidStateError(f"cannot write {str(target)!r}: {error.strerror}; give a path you can write") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        # mkstemp makes files private; a result is as readable as any file the user creates.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write a whole file atomically.
+
+    Args:
+        path: The file to write; its folder must exist.
+        content: Text, written as UTF-8, or bytes.
+
+    Returns:
+        The path written.
+
+    Raises:
+        InvalidStateError: If the folder cannot be written to.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    return Path(path)
+
+
+def _umask() -> int:
+    # The only portable way to read it is to set it; it is put back at once.
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
