@@ -241,9 +241,10 @@ def convert(name: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{name}-"))
     except OSError:
-        _SESSION_FOLDERS[name] = tempfile.TemporaryDirectory(prefix="octavo-")
-        _convert_gguf(source, Path(_SESSION_FOLDERS[name].name))
-        return Path(_SESSION_FOLDERS[name].name)
+        session = tempfile.TemporaryDirectory(prefix="octavo-")
+        _convert_gguf(source, Path(session.name))
+        _SESSION_FOLDERS[name] = session
+        return Path(session.name)
     try:
         _convert_gguf(source, work)
         work.chmod(0o755)
@@ -275,7 +276,7 @@ def causal_lm(name: str = "smollm2", *, dtype: torch.dtype | None = None, **opti
     """
     transformers = _transformers()
     if name != "smollm2" and not Path(name).is_dir():
-        raise InvalidValueError(f"{name!r} is neither a language model asset nor a folder; give smollm2 or a local folder")
+        raise InvalidValueError(f"{name!r} is neither a language model nor a folder; give smollm2 or a local folder")
     folder = convert(name) if name == "smollm2" else Path(name)
     import torch
 

@@ -71,15 +71,16 @@ def compare(
         A timing by name.
 
     Raises:
-        InvalidValueError: If there is nothing to time or ``repeats`` is below 1.
+        InvalidValueError: If there is nothing to time, ``repeats`` is below 1 or ``warmup`` below 0.
     """
     if not calls or repeats < 1 or warmup < 0:
-        raise InvalidValueError(f"cannot time {len(calls)} calls {repeats} times; give one call or more and repeats >= 1")
+        raise InvalidValueError(
+            f"cannot time {len(calls)} calls with repeats={repeats} and warmup={warmup}; "
+            "give one call or more, repeats >= 1 and warmup >= 0"
+        )
     if threads is not None:
         with num_threads(threads):
-            return compare(
-                calls, repeats=repeats, warmup=warmup, min_seconds=min_seconds, threads=None, device=device
-            )
+            return compare(calls, repeats=repeats, warmup=warmup, min_seconds=min_seconds, threads=None, device=device)
     loops = {}
     for name, call in calls.items():
         for _ in range(warmup):

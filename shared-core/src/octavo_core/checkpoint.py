@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
-from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError, OctavoError
 from octavo_core.files import atomic_path, ensure_folder
 
-__all__ = ["CheckpointFolder", "load_checkpoint", "restore_random_state", "random_state", "save_checkpoint"]
+__all__ = ["CheckpointFolder", "load_checkpoint", "random_state", "restore_random_state", "save_checkpoint"]
 
 SCHEMA = "octavo-checkpoint/1"
-_FILE = re.compile(r"step-(\d+)\.safetensors")
+_FILE = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> Path:
@@ -36,7 +36,8 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
     Args:
         path: The file, ending in ``.safetensors``; its folder is created if missing.
         state: Nested mappings (keys: str or int), lists and tuples of tensors, NumPy arrays, str, bytes, bool, int,
-            float and None: what ``state_dict()`` of modules, optimizers, schedulers and scalers returns.
+            float and None: what ``state_dict()`` of modules, optimizers, schedulers and scalers returns. Other
+            mappings come back as dict, parameters as plain tensors, NumPy scalars as Python numbers.
 
     Returns:
         The path written.
@@ -44,7 +45,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
     Raises:
         InvalidTypeError: If the state holds anything else.
         InvalidValueError: If the file name does not end in ``.safetensors``.
-        InvalidStateError: If the folder cannot be written to.
+        InvalidStateError: If the file cannot be written there.
     """
     target = Path(path)
     if target.suffix != ".safetensors":
@@ -55,7 +56,12 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
     header = {"schema": SCHEMA, "structure": text, "crc32": json.dumps(_checksums(text, tensors))}
     ensure_folder(target.parent)
     with atomic_path(target) as temporary:
-        save_file(tensors, temporary, metadata=header)
+        try:
+            save_file(tensors, temporary, metadata=header)
+        except (SafetensorError, OSError) as error:
+            raise InvalidStateError(
+                f"cannot write {str(target)!r}: {error}; the file before it is untouched"
+            ) from error
     return target
 
 
@@ -123,7 +129,7 @@ class CheckpointFolder:
         return self.folder / f"step-{step}.safetensors"
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, then delete those beyond ``keep``.
+        """Write a checkpoint, then delete those of earlier steps beyond ``keep``; later ones are left alone.
 
         Args:
             step: Step number, from 0.
@@ -134,14 +140,15 @@ class CheckpointFolder:
 
         Raises:
             InvalidValueError: If the step is negative.
-            InvalidStateError: If the folder cannot be written to.
+            InvalidTypeError: If the state holds what a checkpoint does not store.
+            InvalidStateError: If the file cannot be written there.
         """
         if step < 0:
             raise InvalidValueError(f"step {step} is negative; count steps from 0")
         written = save_checkpoint(self.path(step), state)
         for torn in self.folder.glob(".step-*.safetensors"):  # what a killed save left behind
             torn.unlink(missing_ok=True)
-        for old in self.steps()[: -self.keep]:
+        for old in [saved for saved in self.steps() if saved <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)
         return written
 
@@ -155,13 +162,13 @@ class CheckpointFolder:
             The step and its state, or ``None`` if there is no checkpoint.
 
         Raises:
-            InvalidStateError: If there are checkpoints and none can be read.
+            InvalidStateError: If there are checkpoints and none can be read; the error is the newest one's.
         """
-        failure: InvalidStateError | None = None
+        failure: OctavoError | None = None
         for step in reversed(self.steps()):
             try:
                 return step, load_checkpoint(self.path(step), map_location=map_location)
-            except InvalidStateError as error:
+            except (InvalidStateError, MissingFileError) as error:
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -191,7 +198,7 @@ def random_state(*generators: torch.Generator | np.random.Generator) -> dict[str
 
 
 def restore_random_state(state: Mapping[str, Any], *generators: torch.Generator | np.random.Generator) -> None:
-    """Put back what :func:`random_state` captured.
+    """Put back what :func:`random_state` captured. CUDA states return only where the number of devices is the same.
 
     Args:
         state: The captured state.
@@ -227,12 +234,8 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
             return {"bytes": base64.b64encode(value).decode()}
         case torch.Tensor() | np.ndarray():
             name = str(len(tensors))
-            # Copies, because safetensors refuses tensors that share memory.
-            if isinstance(value, np.ndarray):
-                tensors[name] = torch.from_numpy(np.array(value, order="C"))
-            else:
-                tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            return {"array" if isinstance(value, np.ndarray) else "tensor": name}
+            tensors[name] = _stored_form(value, where)
+            return {"tensor" if isinstance(value, torch.Tensor) else "array": name}
         case np.generic():
             return _encode(value.item(), tensors, where)
         case list():
@@ -250,6 +253,23 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
         f"{where} is a {type(value).__name__}, which a checkpoint does not store; "
         "give tensors, arrays, numbers, strings, lists, tuples and dicts"
     )
+
+
+def _stored_form(value: torch.Tensor | np.ndarray, where: str) -> torch.Tensor:
+    """Copy to the CPU in one dense block, because safetensors refuses tensors that share memory."""
+    try:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError("masked")
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(np.array(value, order="C"))
+        dense = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        save({"": dense.new_empty(0)})  # safetensors does not have every dtype
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        raise InvalidTypeError(
+            f"{where}, {type(value).__name__} of {value.dtype}, cannot be stored in a checkpoint ({error}); "
+            "give dense tensors or arrays of booleans, integers, floats or complex64"
+        ) from error
+    return dense
 
 
 def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -275,5 +295,8 @@ def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _checksums(structure: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    sums = {name: zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy()) for name, tensor in tensors.items()}
-    return {"structure": zlib.crc32(structure.encode()), **sums}
+    sums = {"structure": zlib.crc32(structure.encode())}
+    for name, tensor in tensors.items():
+        kind = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
+        sums[name] = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), kind)
+    return sums

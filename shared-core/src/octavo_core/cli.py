@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 import octavo_core
-from octavo_core.errors import OctavoError
+from octavo_core.errors import InvalidValueError, OctavoError
 from octavo_core.options import (
     DeviceOption,
     JsonOption,
@@ -50,6 +50,9 @@ class _MethodGroup(TyperGroup):
         return method and TyperGroup(name=method.slug, help=method.summary, rich_help_panel="Methods")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        slug = args[0]
+        if not slug.startswith("-") and self.get_command(ctx, slug) is None:
+            raise InvalidValueError(unknown_method(slug, [method.slug for method in installed_methods()]))
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and super().get_command(ctx, name) is None:
             command = typer.main.get_command(find_method(name).load())
@@ -129,7 +132,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 @app.command()
 def demo(
-    slugs: Annotated[list[str] | None, typer.Argument(metavar="[METHOD]...", help="All methods, quickly, if left out.")] = None,
+    slugs: Annotated[
+        list[str] | None, typer.Argument(metavar="[METHOD]...", help="All methods, quickly, if left out.")
+    ] = None,
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
     out: OutOption = None,

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64
+from numpy._core.multiarray import _reconstruct
 
 from octavo_core.assets import locate
 from octavo_core.errors import InvalidStateError, InvalidValueError, MissingDependencyError
@@ -86,7 +87,10 @@ def digits(*, test_share: float = 0.25, seed: int = 0) -> ImageDataset:
     pixels, labels = load_digits(return_X_y=True)
     found = hashlib.sha256(pixels.astype(np.uint8).tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
     if found != _DIGITS_SHA256:
-        raise InvalidStateError(f"scikit-learn's digits have SHA-256 {found[:12]}…, not the known {_DIGITS_SHA256[:12]}…")
+        raise InvalidStateError(
+            f"scikit-learn's digits have SHA-256 {found[:12]}…, expected {_DIGITS_SHA256[:12]}…; "
+            "reinstall it with: pip install --force-reinstall scikit-learn"
+        )
     images = (pixels / 16.0).astype(np.float32).reshape(-1, 1, 8, 8)
     names = tuple(str(digit) for digit in range(10))
     return _split("digits", images, labels.astype(np.int64), names, "BSD-3-Clause", test_share, seed)
@@ -117,7 +121,9 @@ def animal_mnist(*, test_share: float = 0.2, seed: int = 0) -> ImageDataset:
     return _split("animal-mnist", images, labels.astype(np.int64), names, "MIT", test_share, seed)
 
 
-def photo_patches(*, size: int = 48, train_per_class: int = 100, test_per_class: int = 50, seed: int = 0) -> ImageDataset:
+def photo_patches(
+    *, size: int = 48, train_per_class: int = 100, test_per_class: int = 50, seed: int = 0
+) -> ImageDataset:
     """Cut random patches from 20 real photographs and micrographs; the photograph is the class.
 
     Training patches come from the left half of each picture and test patches from the right, so that none overlap.
@@ -199,7 +205,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         # Files written by NumPy 1 name numpy.core, which NumPy 2 calls numpy._core.
         match module.replace("numpy.core", "numpy._core"), name:
             case "numpy._core.multiarray", "_reconstruct":
-                return np._core.multiarray._reconstruct
+                return _reconstruct
             case "numpy", "ndarray":
                 return np.ndarray
             case "numpy", "dtype":

@@ -13,8 +13,8 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = [
     "MemoryPeak",
     "Timer",
+    "available_cores",
     "describe",
+    "installed_versions",
     "num_threads",
     "resolve_device",
     "resolve_dtype",
@@ -145,7 +147,7 @@ def torch_generator(seed: int, device: str | torch.device = "cpu") -> torch.Gene
 
 
 @contextlib.contextmanager
-def num_threads(count: int) -> Iterator[None]:
+def num_threads(count: int) -> Generator[None, None, None]:
     """Pin torch's and the BLAS and OpenMP libraries' threads within a block.
 
     Args:
@@ -198,7 +200,7 @@ class Timer:
         self._start = 0.0
         self._stop: float | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Timer:
         synchronize(self._device)
         self._stop = None
         self._start = time.perf_counter()
@@ -236,7 +238,7 @@ class MemoryPeak:
         self.bytes = 0
         """Peak bytes above the start, known when the block has ended."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> MemoryPeak:
         self.bytes = 0
         if self._device.startswith("cuda"):
             import torch
@@ -283,7 +285,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """
     import torch
 
-    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()}-{platform.machine()}",
@@ -291,7 +293,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "cuda": cuda,
+        "cuda": [torch.cuda.get_device_name(index) for index in range(count)],
         "packages": installed_versions(packages),
     }
 

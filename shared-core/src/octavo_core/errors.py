@@ -29,7 +29,7 @@ class InvalidTypeError(OctavoError, TypeError):
 
 
 class InvalidStateError(OctavoError, RuntimeError):
-    """An operation that the present state does not allow: a missing device, a corrupt checkpoint, an unwritable folder."""
+    """An operation that the present state does not allow: a missing device, a torn checkpoint, a read-only folder."""
 
 
 class MissingFileError(OctavoError, FileNotFoundError):

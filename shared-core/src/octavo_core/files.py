@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from octavo_core.errors import InvalidStateError
@@ -37,7 +37,7 @@ def ensure_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
     """Yield a temporary path beside ``path`` that replaces it when the block ends well.
 
     The temporary file is flushed to disk before the rename and the folder after it, so a reader sees the old or the new
@@ -50,23 +50,22 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         The temporary file's path, in the same folder and with the same suffix.
 
     Raises:
-        InvalidStateError: If the folder cannot be written to.
+        InvalidStateError: If the file cannot be written there.
     """
     target = Path(path)
-    try:
+    with _named_failure(target):
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix)
-    except OSError as error:
-        raise InvalidStateError(f"cannot write {str(target)!r}: {error.strerror}; give a path you can write") from error
-    os.close(handle)
+        os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        # mkstemp makes files private; a result is as readable as any file the user creates.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
-        _sync_folder(target.parent)
+        with _named_failure(target):
+            with temporary.open("r+b") as written:
+                os.fsync(written.fileno())
+            # mkstemp makes files private; a result is as readable as any file the user creates.
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(target)
+            _sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -82,16 +81,26 @@ def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
         The path written.
 
     Raises:
-        InvalidStateError: If the folder cannot be written to.
+        InvalidStateError: If the file cannot be written there.
     """
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, _named_failure(Path(path)):
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     return Path(path)
 
 
+@contextlib.contextmanager
+def _named_failure(target: Path) -> Generator[None, None, None]:
+    """Say which file could not be written: the system's error names the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidStateError(f"cannot write {str(target)!r}: {reason}; give a path you can write") from error
+
+
 def _umask() -> int:
-    # The only portable way to read it is to set it; it is put back at once.
-    mask = os.umask(0o022)
+    # The only portable way to read it is to set it; strict for that moment, so that no other thread's file is exposed.
+    mask = os.umask(0o077)
     os.umask(mask)
     return mask
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -42,7 +43,7 @@ class Interval:
     confidence: float
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
+        return bool(self.low <= value <= self.high)
 
 
 def bootstrap_interval(
@@ -53,7 +54,7 @@ def bootstrap_interval(
     resamples: int = 9_999,
     seed: int = 0,
 ) -> Interval:
-    """Bootstrap confidence interval of a statistic (bias-corrected and accelerated; percentile where that is undefined).
+    """Bootstrap a confidence interval of a statistic: bias-corrected and accelerated, percentile where undefined.
 
     Args:
         values: Two or more finite numbers.
@@ -86,7 +87,9 @@ def bootstrap_interval(
         )
         return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
-    with np.errstate(all="ignore"):
+    # An undefined acceleration shows as NaN below, so its warnings would only repeat that.
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         low, high = bootstrap("BCa")
     if not np.isfinite([low, high]).all():
         low, high = bootstrap("percentile")
@@ -109,7 +112,9 @@ def binomial_interval(successes: int, trials: int, *, confidence: float = 0.95) 
     """
     _check_confidence(confidence)
     if trials < 1 or not 0 <= successes <= trials:
-        raise InvalidValueError(f"{successes} successes of {trials} trials is impossible; give 0 <= successes <= trials")
+        raise InvalidValueError(
+            f"{successes} successes of {trials} trials cannot be; give trials >= 1 and 0 <= successes <= trials"
+        )
     bounds = stats.binomtest(successes, trials).proportion_ci(confidence, method="exact")
     return Interval(successes / trials, float(bounds.low), float(bounds.high), confidence)
 
@@ -194,14 +199,14 @@ class AccuracyMatrix:
         values: (tasks, tasks) accuracies in [0, 1]; the part above the diagonal may be NaN.
     """
 
-    values: Float[np.ndarray, "tasks tasks"]
+    values: Float[np.ndarray, "..."]
 
     def __post_init__(self) -> None:
         shape = self.values.shape
         if self.values.ndim != 2 or shape[0] != shape[1] or not len(self.values):
             raise InvalidValueError(f"accuracy matrix has shape {shape}; give one row and one column per task")
         if not np.isfinite(self.values[np.tril_indices(len(self.values))]).all():
-            raise InvalidValueError("accuracy matrix has missing values on or below the diagonal; evaluate all seen tasks")
+            raise InvalidValueError("accuracy matrix lacks values on or below the diagonal; evaluate every task seen")
 
     @property
     def average(self) -> float:
@@ -232,7 +237,8 @@ class AccuracyMatrix:
 def _finite_vector(values: Sequence[float] | np.ndarray, name: str, least: int) -> Vector:
     vector = np.asarray(values, dtype=float)
     if vector.ndim != 1 or len(vector) < least or not np.isfinite(vector).all():
-        raise InvalidValueError(f"{name} must be {least} or more finite numbers, got shape {vector.shape}: {values!r:.80}")
+        given = f"shape {vector.shape}: {values!r:.80}"
+        raise InvalidValueError(f"{name} must be {least} or more finite numbers in one dimension, got {given}")
     return vector
 
 

@@ -92,7 +92,9 @@ def run_report(package: str, kind: str, *, quick: bool, device: str, seed: int, 
     except ModuleNotFoundError as error:
         if error.name != f"{package}.{kind}":
             raise
-        raise InvalidStateError(f"{package} has no {kind}; update it with: pip install -U {_dashed(package)}") from error
+        raise InvalidStateError(
+            f"{package} has no {kind}; update it with: pip install -U {_dashed(package)}"
+        ) from error
     with console_progress(quiet=quiet) as progress:
         report: Report = module.run(quick=quick, seed=seed, device=device, progress=progress)
     return report.finish()

@@ -80,7 +80,9 @@ class Method:
                 and requirement.name != self.distribution
             ]
             if wanted:
-                missing[extra] = [str(requirement).partition(";")[0].strip() for requirement in wanted if not _met(requirement)]
+                missing[extra] = [
+                    str(requirement).partition(";")[0].strip() for requirement in wanted if not _met(requirement)
+                ]
         return missing
 
 
@@ -94,7 +96,11 @@ def installed_methods() -> list[Method]:
     for entry_point in importlib.metadata.entry_points(group=GROUP):
         distribution = entry_point.dist
         metadata = distribution.metadata if distribution is not None else None
-        urls = dict(text.split(", ", 1) for text in (metadata.get_all("Project-URL") or ()) if ", " in text) if metadata else {}
+        urls = (
+            dict(text.split(", ", 1) for text in (metadata.get_all("Project-URL") or ()) if ", " in text)
+            if metadata
+            else {}
+        )
         methods[entry_point.name] = Method(
             entry_point.name,
             distribution.name if distribution is not None else "",

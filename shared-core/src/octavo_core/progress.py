@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 __all__ = ["ProgressCallback", "console_progress", "no_progress"]
 
@@ -23,7 +23,7 @@ def no_progress(description: str, done: float) -> None:
 
 
 @contextlib.contextmanager
-def console_progress(*, quiet: bool = False, every_seconds: float = 5.0) -> Iterator[ProgressCallback]:
+def console_progress(*, quiet: bool = False, every_seconds: float = 5.0) -> Generator[ProgressCallback, None, None]:
     """Show progress on standard error, so that standard output stays clean for results.
 
     Args:
@@ -43,7 +43,7 @@ def console_progress(*, quiet: bool = False, every_seconds: float = 5.0) -> Iter
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[ProgressCallback]:
+def _bar() -> Generator[ProgressCallback, None, None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

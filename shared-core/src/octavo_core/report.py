@@ -13,6 +13,7 @@ import math
 import operator
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _FIELD = r"value|ratio|peer_value"
 _SIDED = re.compile(rf"(?P<field>{_FIELD})\s*(?P<op>>=|<=|==|>|<)\s*(?P<bound>{_NUMBER})")
 _BETWEEN = re.compile(rf"(?P<low>{_NUMBER})\s*<=\s*(?P<field>{_FIELD})\s*<=\s*(?P<high>{_NUMBER})")
+_VERDICTS = {True: "holds", False: "DOES NOT HOLD", None: ""}
 
 
 def target_holds(target: str, fields: Mapping[str, float | bool | None]) -> bool:
@@ -54,21 +56,22 @@ def target_holds(target: str, fields: Mapping[str, float | bool | None]) -> bool
     holds = True
     for clause in re.split(r"\s+and\s+", target.strip()):
         if match := _SIDED.fullmatch(clause):
-            low, high, compare = None, None, _COMPARE[match["op"]]
+            comparisons = [(_COMPARE[match["op"]], match["bound"])]
         elif match := _BETWEEN.fullmatch(clause):
-            low, high, compare = float(match["low"]), float(match["high"]), None
+            comparisons = [(operator.ge, match["low"]), (operator.le, match["high"])]
         else:
             raise InvalidValueError(
                 f"target {target!r} cannot be read; write comparisons of value, ratio or peer_value with numbers, "
                 "as in 'ratio >= 5' or '0.9 <= value <= 1.1', joined by 'and'"
             )
         measured = fields.get(match["field"])
-        if measured is None or not math.isfinite(measured):
-            holds = False
-        elif compare is not None:
-            holds &= bool(compare(measured, float(match["bound"])))
-        else:
-            holds &= low <= measured <= high
+        # Every clause is read even after one has failed, so that a target that cannot be read is always told.
+        holds = (
+            holds
+            and measured is not None
+            and math.isfinite(measured)
+            and all(compare(measured, float(bound)) for compare, bound in comparisons)
+        )
     return holds
 
 
@@ -79,7 +82,7 @@ class Row:
     Args:
         id: Name that stays the same between versions, e.g. ``"update_vs_torchjd_n1e6_m3"``.
         label: What it says, for a reader.
-        value: The measurement; a bool for a check.
+        value: The measurement, also as a NumPy or torch scalar; a bool for a check.
         unit: Unit of ``value`` and ``peer_value``.
         peer: What it is compared with, with its version.
         peer_value: The peer's measurement.
@@ -101,17 +104,22 @@ class Row:
     note: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("value", "peer_value"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         if self.target is not None:
             target_holds(self.target, {})
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the peer; above 1 is better whatever the unit."""
+        """How many times better than the peer; above 1 is better whatever the unit.
+
+        ``None`` where it would say nothing: without a peer, for numbers below zero, or over zero.
+        """
         if self.value is None or self.peer_value is None:
             return None
         ours, theirs = float(self.value), float(self.peer_value)
         numerator, denominator = (theirs, ours) if self.better == "lower" else (ours, theirs)
-        return numerator / denominator if denominator else None
+        return numerator / denominator if numerator >= 0 and denominator > 0 else None
 
     @property
     def holds(self) -> bool | None:
@@ -164,7 +172,7 @@ class Report:
     packages: Sequence[str] = ()
     rows: list[Row] = field(default_factory=list)
     artifacts: dict[str, bytes] = field(default_factory=dict)
-    command: list[str] = field(default_factory=lambda: ["octavo", *sys.argv[1:]])
+    command: list[str] = field(default_factory=lambda: [Path(sys.argv[0]).name, *sys.argv[1:]])
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     seconds: float | None = None
 
@@ -216,7 +224,7 @@ class Report:
         Raises:
             InvalidValueError: If the name has folders in it or would overwrite the report.
         """
-        if Path(name).name != name or name.startswith(".") or name in {"report.json", "report.html"}:
+        if not name or Path(name).name != name or name.startswith(".") or name in {"report.json", "report.html"}:
             raise InvalidValueError(f"artifact name {name!r} is not allowed; give a plain file name")
         self.artifacts[name] = content if isinstance(content, bytes) else _png(content)
 
@@ -264,8 +272,10 @@ class Report:
         from rich.text import Text
 
         table = Table(title=self.title or f"{self.method} {self.kind}", title_justify="left")
-        for name, justify in (("", "left"), ("value", "right"), ("peer", "right"), ("ratio", "right"), ("target", "left")):
-            table.add_column(name, justify=justify)
+        table.add_column("measurement")
+        for name in ("value", "peer", "ratio"):
+            table.add_column(name, justify="right")
+        table.add_column("target")
         table.add_column("holds")
         for row in self.rows:
             cells = _cells(row)
@@ -273,7 +283,9 @@ class Report:
             label = Text(row.label)
             if row.note:
                 label.append(f"\n{row.note}", style="dim")
-            table.add_row(label, cells["value"], cells["peer"], cells["ratio"], cells["target"], verdict)
+            # Text, because a plain string would be read as markup: "[m]" in a unit would vanish.
+            figures = (Text(cells[name]) for name in ("value", "peer", "ratio", "target"))
+            table.add_row(label, *figures, verdict)
         return table
 
     def to_html(self) -> str:
@@ -285,15 +297,19 @@ class Report:
         from jinja2 import Environment, PackageLoader
 
         document = self.to_json()
-        environment = Environment(loader=PackageLoader("octavo_core"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        figures = [
-            (name, base64.b64encode(content).decode())
-            for name, content in self.artifacts.items()
-            if content.startswith(b"\x89PNG")
-        ]
+        templates = Environment(
+            loader=PackageLoader("octavo_core"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        )
+        pictures = {name: content for name, content in self.artifacts.items() if content.startswith(b"\x89PNG")}
         rows = [{**_cells(row), "label": row.label, "note": row.note, "holds": row.holds} for row in self.rows]
-        page = environment.get_template("report.html.j2")
-        return page.render(report=document, title=self.title or f"{self.method} {self.kind}", rows=rows, figures=figures)
+        return templates.get_template("report.html.j2").render(
+            report=document,
+            title=self.title or f"{self.method} {self.kind}",
+            command=shlex.join(self.command),
+            rows=rows,
+            figures=[(name, base64.b64encode(content).decode()) for name, content in pictures.items()],
+            files=[name for name in self.artifacts if name not in pictures],
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``report.json``, ``report.html`` and the artifacts, each atomically.
@@ -331,7 +347,9 @@ def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(path)
     file = file / "report.json" if file.is_dir() else file
     if not file.is_file():
-        raise MissingFileError(f"no report at {str(file)!r}; give a report.json or the folder that a demo wrote with --out")
+        raise MissingFileError(
+            f"no report at {str(file)!r}; give a report.json or the folder that a demo wrote with --out"
+        )
     try:
         document = json.loads(file.read_bytes())
     except ValueError as error:
@@ -349,6 +367,10 @@ def _version(distribution: str) -> str:
         return "unknown"
 
 
+def _plain(number: Any) -> Any:
+    return number.item() if hasattr(number, "item") else number
+
+
 def _finite(number: float | bool | None) -> float | bool | None:
     if number is None or isinstance(number, bool):
         return number
@@ -358,7 +380,7 @@ def _finite(number: float | bool | None) -> float | bool | None:
 
 def _format(number: float | bool | None, unit: str = "") -> str:
     if number is None:
-        return "–"
+        return "n/a"
     if isinstance(number, bool):
         return "yes" if number else "no"
     text = f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
@@ -368,13 +390,13 @@ def _format(number: float | bool | None, unit: str = "") -> str:
 def _cells(row: Row) -> dict[str, str]:
     value = _format(row.value, row.unit)
     if row.spread is not None:
-        value += f" ({row.spread[0]:.3g}–{row.spread[1]:.3g})"
+        value += f" ({row.spread[0]:.3g} to {row.spread[1]:.3g})"
     return {
         "value": value,
         "peer": "" if row.peer is None else f"{_format(row.peer_value, row.unit)} {row.peer}",
         "ratio": "" if row.ratio is None else f"{row.ratio:.3g}x",
         "target": row.target or "",
-        "verdict": {True: "holds", False: "DOES NOT HOLD", None: ""}[row.holds],
+        "verdict": _VERDICTS[row.holds],
     }
 
 

@@ -1,0 +1,248 @@
+"""One loss at a time from loss to gradient: what both optimizers share."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+from torch import Tensor
+
+from octavo_config_grad.distributed import local_tensor
+
+__all__ = [
+    "all_finite",
+    "autocast_off",
+    "check_choice",
+    "check_distinct",
+    "check_groups",
+    "evaluate_loss",
+    "is_scaling",
+    "loss_gradient",
+    "named_losses",
+    "parameter_names",
+    "unscale_gradients",
+]
+
+
+def named_losses(losses: Any, num_losses: int | None) -> dict[Any, Any]:
+    """Bring what ``step`` was given into the form {index: loss}.
+
+    Args:
+        losses: A mapping from index to loss; a sequence of losses; a single loss; or a function that returns any of
+            these, called with gradients enabled. A loss is a scalar tensor or a function that returns one.
+        num_losses: Number of losses a sequence must have, None for any.
+
+    Returns:
+        Losses by index, at least one; the indices are not checked.
+
+    Raises:
+        InvalidValueError: If there is no loss, or a sequence of the wrong length.
+        InvalidTypeError: If ``losses`` is of another type.
+    """
+    if callable(losses) and not isinstance(losses, Tensor):
+        with torch.enable_grad():
+            losses = losses()
+    if isinstance(losses, Tensor):
+        losses = list(losses) if losses.dim() == 1 else [losses]
+    if isinstance(losses, Mapping):
+        named = dict(losses)
+    elif isinstance(losses, Sequence) and not isinstance(losses, str):
+        if losses and num_losses is not None and len(losses) != num_losses:
+            raise InvalidValueError(
+                f"step got {len(losses)} losses instead of {num_losses}; give all, or some as {{index: loss}}"
+            )
+        named = dict(enumerate(losses))
+    elif losses is None:
+        named = {}
+    else:
+        raise InvalidTypeError(f"step got a {type(losses).__name__}; give losses as a mapping or sequence of tensors")
+    if not named:
+        raise InvalidValueError("step got no losses; give at least one scalar loss")
+    return named
+
+
+def evaluate_loss(loss: Any, index: int) -> Tensor:
+    """Call a loss function, with gradients enabled, and check that the loss can be back-propagated.
+
+    Args:
+        loss: A scalar tensor with a graph, or a function without arguments that returns one.
+        index: Index of the loss, for messages.
+
+    Returns:
+        The loss, a scalar.
+
+    Raises:
+        InvalidTypeError: If it is not a real floating-point tensor.
+        InvalidValueError: If it is not a scalar or has no graph.
+    """
+    if callable(loss) and not isinstance(loss, Tensor):
+        with torch.enable_grad():
+            loss = loss()
+    if not isinstance(loss, Tensor):
+        raise InvalidTypeError(f"loss {index} is a {type(loss).__name__}; give a scalar tensor or a function of none")
+    if loss.numel() != 1:
+        raise InvalidValueError(f"loss {index} has shape {tuple(loss.shape)}; give a scalar, e.g. loss.mean()")
+    if not loss.is_floating_point():
+        raise InvalidTypeError(f"loss {index} has dtype {loss.dtype}; give a real floating-point loss")
+    if not loss.requires_grad:
+        raise InvalidValueError(
+            f"loss {index} has no graph; compute it from the parameters outside torch.no_grad() and without detach()"
+        )
+    return loss if loss.dim() == 0 else loss.reshape(())
+
+
+def check_distinct(losses: Sequence[Any]) -> None:
+    """Refuse several losses that are all one object: each needs its own term.
+
+    Args:
+        losses: Tensors or functions.
+
+    Raises:
+        InvalidValueError: If there are several and all are the same object.
+    """
+    if len(losses) > 1 and all(loss is losses[0] for loss in losses[1:]):
+        raise InvalidValueError(f"all {len(losses)} losses are the same object; give every term a loss of its own")
+
+
+def loss_gradient(
+    loss: Tensor, index: int, parameters: Sequence[Tensor], *, by: str, retain_graph: bool
+) -> list[Tensor | None]:
+    """Gradient of one loss, leaving ``.grad`` as it was.
+
+    Args:
+        loss: A scalar with a graph.
+        index: Its index, for messages.
+        parameters: Leaves to differentiate by.
+        by: ``"autograd"`` for ``torch.autograd.grad``; ``"backward"`` for ``loss.backward()``, which fires the hooks of
+            wrappers that gather and reduce gradients (FSDP, DDP).
+        retain_graph: Whether other losses may share the graph.
+
+    Returns:
+        One gradient per parameter (the local shard of a DTensor), None where the loss does not reach it.
+
+    Raises:
+        InvalidStateError: If the graph was freed by an earlier backward pass.
+    """
+    try:
+        if by == "autograd":
+            with autocast_off(loss.device):
+                return list(torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True))
+        kept = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            with torch.enable_grad(), autocast_off(loss.device):
+                loss.backward(retain_graph=retain_graph)
+            return [None if p.grad is None else local_tensor(p.grad) for p in parameters]
+        finally:
+            for parameter, gradient in zip(parameters, kept, strict=True):
+                parameter.grad = gradient
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        raise InvalidStateError(
+            f"the graph of loss {index} was freed by an earlier backward pass; compute the losses anew for each step"
+        ) from error
+
+
+def unscale_gradients(
+    scaler: Any,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Sequence[Tensor | None]],
+) -> list[list[Tensor | None]]:
+    """Unscale the gradients of several losses and let the scaler record whether they are finite.
+
+    Args:
+        scaler: An enabled ``torch.amp.GradScaler`` whose ``scale`` was applied to every loss.
+        optimizer: The optimizer under which the scaler books the result.
+        parameters: The parameters.
+        gradients: For each loss one gradient per parameter.
+
+    Returns:
+        The unscaled gradients.
+    """
+    kept = [parameter.grad for parameter in parameters]
+    # The scaler looks at .grad only, and only once per optimizer: it is shown the sum, infinite if a summand is.
+    for parameter, column in zip(parameters, zip(*gradients, strict=True), strict=True):
+        parts = [gradient for gradient in column if gradient is not None]
+        parameter.grad = torch.stack(parts).sum(0) if parts else None
+    scaler.unscale_(optimizer)
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        parameter.grad = gradient
+    inverse = 1.0 / scaler.get_scale()
+    return [[None if gradient is None else gradient * inverse for gradient in row] for row in gradients]
+
+
+def is_scaling(scaler: Any) -> bool:
+    """Whether a GradScaler is given and enabled."""
+    return scaler is not None and scaler.is_enabled()
+
+
+def all_finite(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether no element is infinite or NaN; None counts as finite."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    # A dot product reads once and is finite unless an element is not, or large enough to overflow: then look closely.
+    squares = [torch.dot(vector, vector) for vector in (tensor.detach().reshape(-1) for tensor in present)]
+    return all(
+        math.isfinite(square.item()) or bool(tensor.isfinite().all())
+        for square, tensor in zip(squares, present, strict=True)
+    )
+
+
+def autocast_off(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Context in which autocast does not round matrix products to half precision."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+def parameter_names(groups: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Names of parameters for messages, by ``id``: as given to the optimizer, else their position."""
+    names: dict[int, str] = {}
+    for number, group in enumerate(groups):
+        given = group.get("param_names")
+        for position, parameter in enumerate(group["params"]):
+            name = given[position] if given else f"parameter {position} of group {number}"
+            names[id(parameter)] = f"{name} {tuple(parameter.shape)}"
+    return names
+
+
+def check_groups(state: Any, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a state whose parameter groups do not have the sizes of the optimizer's.
+
+    Args:
+        state: What was given as the state of an optimizer.
+        groups: The optimizer's parameter groups.
+
+    Raises:
+        InvalidValueError: If it is not a state, or of other groups.
+    """
+    if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
+        raise InvalidValueError("this is not the state of an optimizer; give what state_dict() returned")
+    sizes = [len(group["params"]) for group in groups]
+    saved_sizes = [len(group["params"]) for group in state["param_groups"]]
+    if sizes != saved_sizes:
+        raise InvalidValueError(
+            f"the saved parameter groups have {saved_sizes} parameters, those of this optimizer {sizes}; build it with "
+            "the same groups"
+        )
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse an option that is not one of the choices.
+
+    Args:
+        name: Name of the option.
+        value: What was given.
+        choices: What is accepted.
+
+    Raises:
+        InvalidValueError: If the value is not among the choices.
+    """
+    if value not in choices:
+        raise InvalidValueError(f"{name}={value!r} is unknown; give {' or '.join(map(repr, choices))}")

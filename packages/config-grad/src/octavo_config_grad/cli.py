@@ -1,0 +1,194 @@
+"""The ``octavo config-grad`` command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from octavo_core.errors import InvalidValueError
+from octavo_core.metrics import compare_paired
+from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
+from octavo_core.progress import console_progress
+
+if TYPE_CHECKING:
+    from octavo_config_grad.pinn.result import TrainingResult
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Conflict-free update directions for losses that disagree.")
+add_report_commands(app, "octavo_config_grad")
+
+FolderOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for result.json, solution.npz, figures and checkpoints.")
+]
+
+
+@app.command()
+def train(
+    problem: Annotated[str, typer.Argument(help="A built-in problem (--list names them) or my_file.py:MyProblem.")] = "",
+    method: Annotated[str, typer.Option("--method", help="Training method; --list names them.")] = "m-config",
+    steps: Annotated[int | None, typer.Option("--steps", help="Budget in optimizer steps.")] = None,
+    passes: Annotated[int | None, typer.Option("--passes", help="Budget in backward passes; 8000 by default.")] = None,
+    seconds: Annotated[float | None, typer.Option("--budget-seconds", help="Budget in seconds of training.")] = None,
+    losses: Annotated[int | None, typer.Option("--losses", help="Losses to split the problem into, where it can.")] = None,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-3,
+    final_learning_rate: Annotated[float, typer.Option("--lr-end", help="Learning rate at the end.")] = 1e-4,
+    interior: Annotated[int, typer.Option("--interior", help="Points of each PDE residual.")] = 400,
+    boundary: Annotated[int, typer.Option("--boundary", help="Points of each boundary condition.")] = 64,
+    initial: Annotated[int, typer.Option("--initial", help="Points of each initial condition.")] = 64,
+    hidden: Annotated[str, typer.Option("--hidden", help="Widths of the hidden layers.")] = "20,20,20,20",
+    length: Annotated[str, typer.Option("--length", help="Length model of ConFIG, or the index of a loss.")] = "projection",
+    rank_policy: Annotated[str, typer.Option("--rank-policy", help="lstsq, maxmin or error.")] = "lstsq",
+    updates_per_step: Annotated[int, typer.Option("--updates-per-step", help="Losses an M- method refreshes.")] = 1,
+    reference: Annotated[
+        Path | None, typer.Option("--ref", help="Reference solution (.npz, .npy, .csv, .mat) instead of the built-in one.")
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="float32 or float64.")] = "float32",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Name the problems and methods.")] = False,
+    out: FolderOption = None,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a physics-informed network on a built-in problem or your own."""
+    from octavo_config_grad import pinn
+    from octavo_config_grad.pinn.reference import load_reference
+
+    if show_list:
+        print("problems: " + ", ".join(pinn.PROBLEMS))
+        for name, line in pinn.METHODS.items():
+            print(f"  {name:<14}{line}")
+        return
+    if not problem:
+        raise InvalidValueError(f"no problem given; name one of {', '.join(pinn.PROBLEMS)} or my_file.py:MyProblem")
+    if resume and out is None:
+        raise InvalidValueError("--resume needs --out, the folder of the run to continue")
+    check_out(out)
+    task = pinn.load_problem(problem, **({} if losses is None else {"num_losses": losses}))
+    no_budget = steps is None and passes is None and seconds is None
+    config = pinn.TrainingConfig(
+        steps=steps,
+        backward_passes=8000 if no_budget else passes,
+        seconds=seconds,
+        seed=seed,
+        points=pinn.PointCounts(interior, boundary, initial),
+        hidden=_widths(hidden),
+        lr=learning_rate,
+        lr_end=final_learning_rate,
+        length=int(length) if length.lstrip("-").isdigit() else length,
+        rank_policy=rank_policy,
+        updates_per_step=updates_per_step,
+        device=device,
+        dtype=dtype,
+    )
+    known = None if reference is None else load_reference(reference, task.coordinates, task.fields)
+    checkpoints = None if out is None else out / "checkpoints"
+    with console_progress(quiet=quiet or as_json) as progress:
+        result = pinn.train(
+            task,
+            method,
+            config,
+            reference=known,
+            folder=checkpoints,
+            resume=resume,
+            progress=lambda state: progress(f"{method} on {problem}", state.fraction),
+        )
+    if out is not None:
+        _save(result, out)
+    if as_json:
+        print(json.dumps(result.summary(), indent=2, allow_nan=False))
+    elif not quiet:
+        _print_rows([result.summary()])
+        if out is not None:
+            print(f"saved to {out}")
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs, e.g. runs/*.")],
+    baseline: Annotated[str, typer.Option("--baseline", help="Method the others are compared with.")] = "adam",
+    as_json: JsonOption = False,
+) -> None:
+    """Compare finished runs: a table, and each method against the baseline on the seeds both have."""
+    from octavo_config_grad.pinn import compare_runs
+
+    rows = compare_runs(folders)
+    comparisons = _paired(rows, baseline)
+    if as_json:
+        print(json.dumps({"runs": rows, "comparisons": comparisons}, indent=2, allow_nan=False))
+        return
+    _print_rows(rows)
+    for entry in comparisons:
+        print(
+            f"{entry['problem']}: {entry['method']} over {baseline}: MSE ratio {entry['ratio']:.3g}, better on "
+            f"{entry['wins']} of {entry['seeds']} seeds (sign test p = {entry['p_value']:.3g})"
+        )
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(width) for width in text.split(","))
+    except ValueError as error:
+        raise InvalidValueError(f"--hidden {text!r} is not a list of widths; write for example 20,20,20") from error
+
+
+def _save(result: TrainingResult, out: Path) -> None:
+    from octavo_core.report import figure_png
+    from octavo_core.files import atomic_write
+
+    from octavo_config_grad import plots
+
+    result.save(out)
+    figures = {"errors.png": plots.plot_errors({result.method: result.history})}
+    if result.reference is not None and result.prediction is not None and len(result.reference.coordinates) == 2:
+        figures["solution.png"] = plots.plot_solution(result.reference, result.prediction)
+    for name, figure in figures.items():
+        atomic_write(out / name, figure_png(figure))
+
+
+def _paired(rows: list[dict[str, Any]], baseline: str) -> list[dict[str, Any]]:
+    """Compare methods with the baseline, problem by problem, on the seeds that both have."""
+    errors: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        if row["final_mse"] is not None:
+            errors.setdefault((row["problem"], row["method"]), {})[row["seed"]] = row["final_mse"]
+    comparisons = []
+    for (problem, method), ours in errors.items():
+        theirs = errors.get((problem, baseline), {})
+        seeds = sorted(ours.keys() & theirs.keys())
+        if method == baseline or len(seeds) < 2:
+            continue
+        outcome = compare_paired(np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds]))
+        fields = dataclasses.asdict(outcome)
+        comparisons.append(
+            {"problem": problem, "method": method, "seeds": len(seeds)}
+            | {name: fields[name] for name in ("wins", "losses", "p_value", "ratio")}
+        )
+    return comparisons
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("problem", "method", "seed", "steps", "passes", "seconds", "final MSE", "best MSE", "conflicts"):
+        table.add_column(name, justify="left" if name in {"problem", "method"} else "right")
+    for row in rows:
+        table.add_row(
+            row["problem"],
+            row["method"],
+            str(row["seed"]),
+            f"{row['steps']:,}",
+            f"{row['backward_passes']:,}",
+            f"{row['seconds']:.1f}",
+            *("-" if row[name] is None else f"{row[name]:.3g}" for name in ("final_mse", "best_mse")),
+            f"{row['conflict_rate']:.0%}",
+        )
+    Console().print(table)

@@ -1,0 +1,524 @@
+"""M-ConFIG: conflict-free updates from momenta, for the price of about one backward pass a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+from torch import Tensor
+
+from octavo_config_grad.aggregators import Aggregator, ConFIG
+from octavo_config_grad.backward import (
+    all_finite,
+    autocast_off,
+    check_choice,
+    check_distinct,
+    check_groups,
+    evaluate_loss,
+    is_scaling,
+    loss_gradient,
+    named_losses,
+    parameter_names,
+    unscale_gradients,
+)
+from octavo_config_grad.distributed import Reducer
+from octavo_config_grad.info import UpdateInfo
+from octavo_config_grad.moments import Moments, Stretch, check_saved_moments
+from octavo_config_grad.selection import LossSelector, loss_indices
+from octavo_config_grad.solution import Solution
+
+__all__ = ["MConFIG"]
+
+
+class MConFIG(torch.optim.Optimizer):
+    """Adam-like optimizer that combines the first moments of all losses without conflict, refreshing a few per step.
+
+    Each step back-propagates the losses that :meth:`next_losses` names (one, by default), moves their first moments
+    ``m_i``, takes ``h = ConFIG(m_1 / (1 - beta1^t_1), ..., m_m / (1 - beta1^t_m))`` and subtracts
+    ``lr h / (sqrt(V / (1 - beta2^t)) + eps)``, where V averages the squares of the pseudo gradient that would have
+    moved Adam's first moment to h. Until every loss was refreshed once, updates are exactly zero and t stays 0. With
+    one loss this is Adam. Memory: (m + 2) N numbers, float32 for half-precision parameters.
+
+    The Gramian of the moments is kept: refreshing a loss changes one row and column of it, m dot products.
+
+    Example::
+
+        optimizer = MConFIG(net.parameters(), num_losses=3)
+        for _ in range(steps):
+            optimizer.step({i: losses[i]() for i in optimizer.next_losses()})
+
+    Args:
+        params: Parameters, named parameters or parameter groups, as for any torch optimizer. Groups may have their own
+            ``lr``, ``eps`` and ``weight_decay``; ``betas`` must agree, since the Gramian couples all parameters. A
+            group added later starts as if its gradients had been zero so far. Freezing a parameter drops its moments.
+        num_losses: Number of losses m, at least 1.
+        lr: Learning rate, >= 0.
+        betas: Decays of the first and second moment, in [0, 1).
+        eps: Added to the root of the second moment, > 0.
+        weight_decay: Decoupled weight decay as in AdamW, >= 0: ``theta -= lr weight_decay theta`` with every update.
+        updates_per_step: Number of losses k that ``next_losses`` selects.
+        select: ``"round_robin"``, ``"random"`` or a function ``(selection_count, num_losses) -> indices``.
+        seed: Seed of the random selection.
+        aggregator: Combines the moments; ``ConFIG()`` by default. ``PCGrad()`` and ``IMTLG()`` give M-PCGrad, M-IMTL-G.
+        second_moment: ``"pseudo"`` (the paper) or ``"separate"``, an ablation that the paper reports as worse: every
+            loss has its own V, and the Adam directions of the losses are combined.
+        nonfinite: What to do when a gradient is not finite: ``"raise"``, or ``"skip"`` the step. Either way parameters
+            and state stay untouched, and the same losses come up again.
+        recompute_every: Steps between recomputations of the whole Gramian, at least 1.
+        reduction: Work over processes: ``"auto"``, ``"average"``, ``"sharded"`` or ``"none"``; see ``Reducer``.
+        process_group: Process group of the reduction, None for all processes.
+        gradients_by: ``"autograd"`` (``torch.autograd.grad``) or ``"backward"`` (``loss.backward()``, then collecting
+            ``.grad``), which fires the hooks that FSDP needs.
+
+    Attributes:
+        aggregator: The aggregator; may be replaced between steps.
+        skipped_steps: Number of steps skipped because a gradient was not finite.
+
+    Raises:
+        InvalidValueError: If a number is out of range or an option unknown.
+        InvalidTypeError: If an argument is of the wrong type.
+
+    Source: Section 3.2 and Algorithm 1 of the paper; where its pseudocode and the official code differ (the start), as
+    the official code.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        num_losses: Any,
+        lr: Any = 1e-3,
+        betas: Any = (0.9, 0.999),
+        eps: Any = 1e-8,
+        weight_decay: Any = 0.0,
+        *,
+        updates_per_step: Any = 1,
+        select: Any = "round_robin",
+        seed: int = 0,
+        aggregator: Aggregator | None = None,
+        second_moment: str = "pseudo",
+        nonfinite: str = "raise",
+        recompute_every: int = 1000,
+        reduction: Any = "auto",
+        process_group: Any = None,
+        gradients_by: str = "autograd",
+    ) -> None:
+        (self.num_losses,) = loss_indices([num_losses], 2**31, "num_losses")
+        check_choice("second_moment", second_moment, ("pseudo", "separate"))
+        check_choice("nonfinite", nonfinite, ("raise", "skip"))
+        check_choice("gradients_by", gradients_by, ("autograd", "backward"))
+        if self.num_losses < 1:
+            raise InvalidValueError("num_losses=0; M-ConFIG needs at least one loss")
+        if recompute_every < 1:
+            raise InvalidValueError(f"recompute_every={recompute_every}; give at least 1")
+        self.aggregator = ConFIG() if aggregator is None else aggregator
+        if self.aggregator.needs_gradients:
+            raise InvalidTypeError(
+                f"{self.aggregator} works on the coordinates of gradients, but M-ConFIG keeps only the Gramian of its "
+                "momenta; use it in ConFIGOptimizer, or another aggregator here"
+            )
+        self.second_moment = second_moment
+        self.nonfinite = nonfinite
+        self.recompute_every = recompute_every
+        self.gradients_by = gradients_by
+        self._solution: Solution | None = None
+        self.skipped_steps = 0
+        self._reducer = Reducer(reduction, process_group)
+        self._selector = LossSelector(self.num_losses, updates_per_step=updates_per_step, select=select, seed=seed)
+        self._step = 0
+        self._loss_steps = [0] * self.num_losses
+        self._excluded: set[int] = set()
+        self._values = np.full(self.num_losses, math.nan)
+        self._gramian = np.zeros((self.num_losses, self.num_losses))
+        self._since_recompute = 0
+        self._moments = Moments([], [], self.num_losses, second_moment)
+        self._layout: list[tuple[int, torch.device]] | None = None
+        self._positions: list[int] = []
+        self._precision = torch.float64
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @property
+    def steps(self) -> int:
+        """Number of updates made so far, t."""
+        return self._step
+
+    @property
+    def loss_steps(self) -> tuple[int, ...]:
+        """Number of times each loss was refreshed, t_i."""
+        return tuple(self._loss_steps)
+
+    @property
+    def last_info(self) -> UpdateInfo | None:
+        """What the last update did to the moments of each loss, worked out on demand; None before the first."""
+        return None if self._solution is None else self._solution.info
+
+    def next_losses(self) -> list[int]:
+        """Return the losses to give to the next :meth:`step`.
+
+        Returns:
+            Indices; the same until a step is made.
+        """
+        return self._selector.peek()
+
+    def add_loss(self, *, unseen: str = "freeze") -> int:
+        """Add a loss, with a zero moment.
+
+        Args:
+            unseen: Until the new loss is refreshed, ``"freeze"`` the parameters (updates are zero, as at the start) or
+                ``"exclude"`` the loss (the others go on without it).
+
+        Returns:
+            The index of the new loss.
+
+        Raises:
+            InvalidValueError: If the option is unknown.
+        """
+        check_choice("unseen", unseen, ("freeze", "exclude"))
+        index = self.num_losses
+        self.num_losses += 1
+        self._selector.grow()
+        self._loss_steps.append(0)
+        self._values = np.append(self._values, math.nan)
+        self._gramian = np.pad(self._gramian, (0, 1))
+        if unseen == "exclude":
+            self._excluded.add(index)
+        self._build_moments(self._moments.parameters)
+        return index
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; they start as if their gradients had been zero so far.
+
+        Args:
+            param_group: ``{"params": ..., "lr": ..., "eps": ..., "weight_decay": ...}``, all but the first optional.
+
+        Raises:
+            InvalidValueError: If an option is out of range, or ``betas`` differ from the other groups'.
+            InvalidTypeError: If a parameter is not a real floating-point tensor.
+        """
+        super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[-1])
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, losses: Any = None, *, closure: Any = None, scaler: Any = None) -> dict[int, Tensor]:
+        """Refresh the moments of the given losses and update the parameters.
+
+        Args:
+            losses: Mapping from loss index to a scalar tensor with a graph, or to a function that returns one. Or a
+                sequence of all m losses; or a single loss if m = 1; or a function that returns any of these. Losses
+                other than those of :meth:`next_losses` are allowed.
+            closure: Another name for ``losses``, for callers of ``step(closure=...)``.
+            scaler: ``torch.amp.GradScaler``: losses are scaled, gradients unscaled once, and the step is skipped if
+                they are not finite. Call ``scaler.update()`` afterwards as usual.
+
+        Returns:
+            The refreshed losses by index, detached.
+
+        Raises:
+            InvalidValueError: If an index is out of range or repeated, a loss is not a scalar or has no graph, or a
+                gradient is not finite under ``nonfinite="raise"``.
+            InvalidTypeError: If a loss is neither a tensor nor a function.
+        """
+        values, weights = self._refresh(losses, closure, scaler)
+        if weights is None:
+            return values
+        lrs = [float(group["lr"]) for group in self.param_groups]
+        decays = [lr * group["weight_decay"] for lr, group in zip(lrs, self.param_groups, strict=True)]
+        for stretch in self._updates(weights):
+            targets = self._moments.targets(stretch, self._moments.parameters)
+            if decays[stretch.group]:
+                torch._foreach_mul_(targets, 1.0 - decays[stretch.group])
+            torch._foreach_sub_(targets, stretch.parts, alpha=lrs[stretch.group])
+        return values
+
+    @torch.no_grad()
+    def direction(self, losses: Any = None, *, closure: Any = None, scaler: Any = None) -> list[Tensor]:
+        """Advance the moments as :meth:`step` does, but return the update instead of making it.
+
+        What comes back, times the learning rate, is what :meth:`step` would subtract (weight decay aside). Given to
+        another optimizer as gradient it makes the ablations: with SGD the official formulation, with Adam the variant
+        that the paper reports as worse.
+
+        Args:
+            losses: As for :meth:`step`.
+            closure: As for :meth:`step`.
+            scaler: As for :meth:`step`.
+
+        Returns:
+            One tensor per parameter, in the order of the parameter groups; zero where there is no update.
+
+        Raises:
+            InvalidValueError: As for :meth:`step`.
+            InvalidTypeError: As for :meth:`step`.
+        """
+        _, weights = self._refresh(losses, closure, scaler)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        directions = [torch.zeros_like(parameter) for parameter in parameters]
+        if weights is not None:
+            place_of = {id(parameter): direction for parameter, direction in zip(parameters, directions, strict=True)}
+            places = [place_of[id(parameter)] for parameter in self._moments.parameters]
+            for stretch in self._updates(weights):
+                torch._foreach_copy_(self._moments.targets(stretch, places), stretch.parts)
+        return directions
+
+    def _refresh(self, losses: Any, closure: Any, scaler: Any) -> tuple[dict[int, Tensor], np.ndarray | None]:
+        """Move the moments and solve for the weights of the update: None while there is no update."""
+        chosen = named_losses(losses if closure is None else closure, self.num_losses)
+        indices = loss_indices(chosen, self.num_losses, "step")
+        check_distinct(list(chosen.values()))
+        trainable = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if not trainable:
+            raise InvalidStateError("every parameter of MConFIG is frozen; set requires_grad on those to train")
+        scaling = is_scaling(scaler)
+
+        values: dict[int, Tensor] = {}
+        gradients: list[list[Tensor | None]] = []
+        for index, key in zip(indices, chosen, strict=True):
+            loss = evaluate_loss(chosen[key], index)
+            values[index] = loss.detach()
+            scaled = scaler.scale(loss) if scaling else loss
+            gradients.append(
+                loss_gradient(scaled, index, trainable, by=self.gradients_by, retain_graph=index != indices[-1])
+            )
+
+        with autocast_off(trainable[0].device):
+            if scaling:
+                gradients = unscale_gradients(scaler, self, trainable, gradients)
+            self._sync_layout(trainable, gradients)
+            flat = [self._moments.flatten([row[position] for position in self._positions]) for row in gradients]
+            flat = self._reducer.average(flat)
+            failed = [index for index, vectors in zip(indices, flat, strict=True) if not all_finite(vectors)]
+            if self._reducer.agree(bool(failed), trainable[0].device):
+                self._report_nonfinite(failed, gradients, indices, trainable, raising=not scaling)
+                return values, None
+            return values, self._advance(indices, flat, values)
+
+    def _advance(self, indices: list[int], flat: list[list[Tensor]], values: dict[int, Tensor]) -> np.ndarray | None:
+        betas = self._betas()
+        for index, vectors in zip(indices, flat, strict=True):
+            self._moments.refresh(index, vectors, betas)
+            self._loss_steps[index] += 1
+            self._values[index] = float(values[index])
+            self._excluded.discard(index)
+        if self.second_moment == "pseudo":
+            self._update_gramian(indices)
+        self._selector.advance()
+
+        if any(steps == 0 and index not in self._excluded for index, steps in enumerate(self._loss_steps)):
+            return None
+        if self.second_moment == "pseudo":
+            scale = 1.0 / self._corrections(betas)[0]
+            weights = scale * self._solve(self._gramian * scale * scale[:, None])
+        else:
+            products = self._moments.normalised_gramian(self._corrections(betas), self._eps())
+            weights = self._solve(self._sum_shards(products))
+        self._step += 1
+        return weights
+
+    def _solve(self, gramian: np.ndarray) -> np.ndarray:
+        losses = self._values.copy()
+        active = np.array([index for index in range(self.num_losses) if index not in self._excluded])
+        if self._excluded:
+            gramian, losses = gramian[np.ix_(active, active)], losses[active]
+        self._solution = Solution(
+            self.aggregator, torch.from_numpy(gramian), torch.from_numpy(losses), gradient_dtype=self._precision
+        )
+        alpha = self._reducer.share_weights(self._solution.alpha, self._device())
+        weights = np.zeros(self.num_losses)
+        weights[active] = alpha.numpy(force=True)
+        return weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs, as copies.
+
+        Returns:
+            ``"state"`` (per parameter ``exp_avgs`` (m, ...), ``pseudo_exp_avg``, ``exp_avg_sq``), ``"param_groups"``,
+            and ``"mconfig"`` (t, t_i, Gramian, selection, aggregator, last losses): tensors, numbers, strings, lists
+            and dicts only.
+        """
+        state = super().state_dict()
+        state["state"] = {
+            key: {name: tensor.clone() for name, tensor in entry.items()} for key, entry in state["state"].items()
+        }
+        state["mconfig"] = {
+            "num_losses": self.num_losses,
+            "second_moment": self.second_moment,
+            "step": self._step,
+            "loss_steps": list(self._loss_steps),
+            "excluded": sorted(self._excluded),
+            "losses": torch.from_numpy(self._values.copy()),
+            "gramian": torch.from_numpy(self._gramian.copy()),
+            "since_recompute": self._since_recompute,
+            "skipped_steps": self.skipped_steps,
+            "selector": self._selector.state_dict(),
+            "aggregator": dict(self.aggregator.state_dict()),
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned; a run resumed so equals the uninterrupted one bit for bit.
+
+        Args:
+            state_dict: The state; nothing is changed unless all of it fits.
+
+        Raises:
+            InvalidValueError: If the state is of another optimizer, another number of losses, other parameters or
+                another kind of selection.
+        """
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._check_state(state_dict)
+        own, moments = state_dict["mconfig"], state_dict["state"]
+        self.aggregator.load_state_dict(own["aggregator"])
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for group in self.param_groups:
+            group["betas"] = tuple(group["betas"])
+        self._selector.load_state_dict(own["selector"])
+        self._step = own["step"]
+        self._loss_steps = list(own["loss_steps"])
+        self._excluded = set(own["excluded"])
+        self._values = own["losses"].numpy(force=True).copy()
+        self._gramian = own["gramian"].numpy(force=True).copy()
+        self._since_recompute = own["since_recompute"]
+        self.skipped_steps = own["skipped_steps"]
+        self._solution = None
+        self._layout = None
+        self._build_moments([parameters[key] for key in sorted(moments)])
+        for key, views in zip(sorted(moments), self._moments.views, strict=True):
+            for name, view in views.items():
+                view.copy_(moments[key][name])
+
+    def _check_state(self, state: Any) -> None:
+        if not isinstance(state, dict) or not {"state", "param_groups", "mconfig"} <= state.keys():
+            raise InvalidValueError("this is not the state of a MConFIG optimizer; give what its state_dict() returned")
+        own = state["mconfig"]
+        if own["num_losses"] != self.num_losses:
+            raise InvalidValueError(
+                f"the saved state has {own['num_losses']} losses, this optimizer {self.num_losses}; build it with "
+                f"num_losses={own['num_losses']}, and call add_loss() after loading for more"
+            )
+        check_choice("second_moment of the saved state", own["second_moment"], (self.second_moment,))
+        self._selector.check_state(own["selector"])
+        check_groups(state, self.param_groups)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        names = parameter_names(self.param_groups)
+        check_saved_moments(state["state"], parameters, names, self.num_losses, self.second_moment)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The base class would keep only groups and state; "step" is where schedulers hang their bound wrapper.
+        return {name: value for name, value in self.__dict__.items() if name != "step"}
+
+    def _updates(self, weights: np.ndarray) -> Iterator[Stretch]:
+        betas, eps = self._betas(), self._eps()
+        with autocast_off(self._device()):
+            if self.second_moment == "pseudo":
+                yield from self._moments.pseudo_updates(weights, betas, self._step, eps)
+            else:
+                yield from self._moments.separate_updates(weights, self._corrections(betas), eps)
+
+    def _update_gramian(self, indices: list[int]) -> None:
+        # The dot products are recomputed, not moved by increments, so rounding errors do not pile up; the occasional
+        # full pass also heals a Gramian whose moments were edited from outside.
+        self._since_recompute += 1
+        if self._since_recompute >= self.recompute_every:
+            indices = list(range(self.num_losses))
+            self._since_recompute = 0
+        rows = self._sum_shards(self._moments.dot_products(indices))
+        self._gramian[indices] = rows
+        self._gramian[:, indices] = rows.T
+
+    def _sum_shards(self, entries: np.ndarray) -> np.ndarray:
+        if self._reducer.active() != "sharded":
+            return entries
+        return self._reducer.sum_shards(torch.from_numpy(entries).to(self._device())).cpu().numpy()
+
+    def _betas(self) -> tuple[float, float]:
+        betas = self.param_groups[0]["betas"]
+        if any(group["betas"] != betas for group in self.param_groups[1:]):
+            raise InvalidValueError(
+                "betas differ between parameter groups; M-ConFIG needs common ones, since the Gramian of the moments "
+                "couples all parameters"
+            )
+        return betas
+
+    def _eps(self) -> list[float]:
+        return [group["eps"] for group in self.param_groups]
+
+    def _device(self) -> torch.device:
+        return self.param_groups[0]["params"][0].device
+
+    def _corrections(self, betas: tuple[float, float]) -> np.ndarray:
+        # An excluded loss has t_i = 0; its moment is zero and its weight too, so any divisor will do.
+        return np.array([[1.0 - beta ** max(steps, 1) for steps in self._loss_steps] for beta in betas])
+
+    def _report_nonfinite(
+        self,
+        failed: list[int],
+        gradients: list[list[Tensor | None]],
+        indices: list[int],
+        trainable: list[Tensor],
+        *,
+        raising: bool,
+    ) -> None:
+        if self.nonfinite == "skip" or not raising:
+            self.skipped_steps += 1
+            return
+        if not failed:
+            raise InvalidValueError("a gradient on another process is not finite; its own error names the loss")
+        row = gradients[indices.index(failed[0])]
+        names = parameter_names(self.param_groups)
+        culprits = [names[id(p)] for p, g in zip(trainable, row, strict=True) if g is not None and not all_finite([g])]
+        raise InvalidValueError(
+            f"the gradient of loss {failed[0]} with respect to {culprits[0] if culprits else 'a parameter'} is not "
+            "finite; nothing was changed: lower the learning rate, or pass nonfinite='skip' to leave such steps out"
+        )
+
+    def _sync_layout(self, trainable: list[Tensor], gradients: list[list[Tensor | None]]) -> None:
+        """Hold moments for exactly the trainable parameters that some loss has reached."""
+        layout = [(id(parameter), parameter.device) for parameter in trainable]
+        reached = {position for row in gradients for position, gradient in enumerate(row) if gradient is not None}
+        if layout == self._layout and reached.issubset(self._positions):
+            return
+        tracked = {id(parameter) for parameter in self._moments.parameters}
+        self._positions = [i for i, parameter in enumerate(trainable) if i in reached or id(parameter) in tracked]
+        self._layout = layout
+        self._precision = max({p.dtype for p in trainable}, key=lambda dtype: torch.finfo(dtype).eps)
+        lost = not tracked.issubset(id(parameter) for parameter in trainable)
+        self._build_moments([trainable[position] for position in self._positions])
+        if lost and self.second_moment == "pseudo":
+            self._gramian = self._sum_shards(self._moments.dot_products(range(self.num_losses)))
+
+    def _build_moments(self, parameters: Sequence[Tensor]) -> None:
+        group_of = {id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]}
+        old = self._moments
+        self._moments = Moments(
+            parameters, [group_of[id(parameter)] for parameter in parameters], self.num_losses, self.second_moment
+        )
+        self._moments.adopt(old)
+        for parameter in old.parameters:
+            self.state.pop(parameter, None)
+        for parameter, views in zip(self._moments.parameters, self._moments.views, strict=True):
+            self.state[parameter] = views
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        betas = group["betas"]
+        if not (isinstance(betas, tuple | list) and len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas)):
+            raise InvalidValueError(f"betas={betas!r}; give two numbers from 0 up to but not including 1")
+        group["betas"] = (float(betas[0]), float(betas[1]))
+        for name in ("lr", "weight_decay"):
+            if not 0.0 <= float(group[name]) < math.inf:
+                raise InvalidValueError(f"{name}={group[name]!r}; give a finite number >= 0")
+        if not 0.0 < group["eps"] < math.inf:
+            raise InvalidValueError(f"eps={group['eps']!r}; give a finite number > 0")
+        names = parameter_names(self.param_groups)
+        for parameter in group["params"]:
+            if not parameter.is_floating_point():
+                raise InvalidTypeError(
+                    f"{names[id(parameter)]} has dtype {parameter.dtype}; M-ConFIG takes real floating-point parameters"
+                )
+        self._betas()

@@ -1,0 +1,352 @@
+"""What a PINN problem is: coordinates, fields, conditions grouped into losses, and perhaps a reference solution."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+from torch import Tensor, nn
+
+from octavo_config_grad.pinn.derivatives import Fields, Wanted, evaluate_fields
+from octavo_config_grad.pinn.reference import Reference
+from octavo_config_grad.pinn.sampling import Box, LatinHypercube, Region, face, faces, inside, periodic
+
+__all__ = ["Condition", "Objective", "PointCounts", "Problem", "mean_square"]
+
+Residual = Callable[[Fields], Tensor | Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class PointCounts:
+    """How many points each kind of condition draws.
+
+    Args:
+        interior: Points for PDE residuals.
+        boundary: Points for boundary conditions (pairs of points for periodic ones).
+        initial: Points for initial conditions.
+
+    Raises:
+        InvalidValueError: If a count is below 1.
+    """
+
+    interior: int = 400
+    boundary: int = 64
+    initial: int = 64
+
+    def __post_init__(self) -> None:
+        for kind, count in dataclasses.asdict(self).items():
+            if count < 1:
+                raise InvalidValueError(f"{count} {kind} points asked for; give at least 1")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that the solution makes zero on a region.
+
+    Args:
+        residual: Function of :class:`Fields` that returns what should be zero at each point, shape (points,), or
+            several such tensors.
+        region: Where.
+        points: The entry of :class:`PointCounts` that says how many points it draws.
+    """
+
+    residual: Residual
+    region: Region
+    points: Literal["interior", "boundary", "initial"]
+
+
+class Problem:
+    """Base class of PINN problems; subclass it for your own.
+
+    A subclass names its coordinates and fields, gives the box, and implements :meth:`losses`. With :meth:`exact` or
+    :meth:`reference` errors are measured, too. A complete example::
+
+        class Heat(Problem):
+            coordinates, fields = ("x", "t"), ("u",)
+            lower, upper = (0.0, 0.0), (1.0, 1.0)
+
+            def losses(self):
+                return {
+                    "pde": self.interior(lambda f: f("u", "t") - 0.1 * f("u", "x", "x")),
+                    "boundary": self.boundary(lambda f: f("u"), "x"),
+                    "initial": self.initial(lambda f: f("u") - torch.sin(torch.pi * f.at("x"))),
+                }
+
+            def exact(self, points):
+                x, t = points.unbind(1)
+                return (torch.exp(-0.1 * torch.pi**2 * t) * torch.sin(torch.pi * x)).unsqueeze(1)
+
+    Source:
+        Section 2.7 of the brief.
+    """
+
+    coordinates: tuple[str, ...] = ()
+    """Names of the coordinates, e.g. ``("x", "t")``."""
+    fields: tuple[str, ...] = ()
+    """Names of the fields that the network outputs, e.g. ``("u", "v")``."""
+    lower: tuple[float, ...] = ()
+    """Lower end of each coordinate."""
+    upper: tuple[float, ...] = ()
+    """Upper end of each coordinate."""
+    reference_points: tuple[int, ...] | int = 4096
+    """For the reference built from :meth:`exact`: points along each coordinate, or the number of scattered points."""
+
+    def losses(self) -> Mapping[str, Condition | Sequence[Condition]]:
+        """Name the losses and the conditions that each sums; the PDE comes first.
+
+        Returns:
+            Conditions by name of the loss.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement losses()")
+
+    def exact(self, points: Float[Tensor, "points coordinates"]) -> Float[Tensor, "points fields"] | None:
+        """Exact solution, where one is known; None otherwise.
+
+        Args:
+            points: Points, one a row.
+
+        Returns:
+            Fields at the points in the dtype of ``points``, or None.
+        """
+
+    def reference(self) -> Reference | None:
+        """Solution to measure errors against: by default :meth:`exact` on ``reference_points``, if it is known.
+
+        Returns:
+            The reference in float64, or None.
+        """
+        if isinstance(self.reference_points, int):
+            box = self.box()
+            points = LatinHypercube(inside(box), self.reference_points, dtype=torch.float64).draw(0)
+            axes = None
+        else:
+            axes = tuple(
+                torch.linspace(low, high, count, dtype=torch.float64)
+                for low, high, count in zip(self.lower, self.upper, self.reference_points, strict=True)
+            )
+            points = torch.cartesian_prod(*axes).reshape(-1, len(axes))
+        values = self.exact(points)
+        if values is None:
+            return None
+        return Reference(
+            self.coordinates,
+            self.fields,
+            points.numpy(),
+            values.detach().numpy(),
+            None if axes is None else tuple(axis.numpy() for axis in axes),
+        )
+
+    def box(self) -> Box:
+        """Return the domain.
+
+        Returns:
+            The box from ``lower`` to ``upper``.
+
+        Raises:
+            InvalidValueError: If the names and ends do not fit together.
+        """
+        if not self.coordinates or not self.fields:
+            raise InvalidValueError(f"{type(self).__name__} must name its coordinates and fields, e.g. ('x', 't')")
+        if len(self.lower) != len(self.coordinates):
+            raise InvalidValueError(
+                f"{type(self).__name__} has {len(self.coordinates)} coordinates and {len(self.lower)} lower ends; "
+                "give lower and upper ends for each"
+            )
+        return Box(tuple(map(float, self.lower)), tuple(map(float, self.upper)))
+
+    def interior(self, residual: Residual) -> Condition:
+        """Make a condition on the whole domain.
+
+        Args:
+            residual: What should be zero.
+
+        Returns:
+            The condition, on interior points.
+        """
+        return Condition(residual, inside(self.box()), "interior")
+
+    def boundary(self, residual: Residual, *coordinates: str) -> Condition:
+        """Make a condition on both ends of some coordinates, with points in proportion to the area of each face.
+
+        Args:
+            residual: What should be zero.
+            *coordinates: Names of the coordinates whose ends form the boundary.
+
+        Returns:
+            The condition, on boundary points.
+        """
+        return Condition(residual, faces(self.box(), [self._index(name) for name in coordinates]), "boundary")
+
+    def periodic(self, residual: Residual, coordinate: str) -> Condition:
+        """Make a condition that compares both ends of a coordinate at the same other coordinates.
+
+        Args:
+            residual: What should be zero; the lower side is the first half of the points
+                (``left, right = f("u").chunk(2)``).
+            coordinate: Name of the periodic coordinate.
+
+        Returns:
+            The condition, on pairs of boundary points.
+        """
+        return Condition(residual, periodic(self.box(), self._index(coordinate)), "boundary")
+
+    def initial(self, residual: Residual, coordinate: str = "t") -> Condition:
+        """Make a condition at the start of a coordinate.
+
+        Args:
+            residual: What should be zero.
+            coordinate: Name of the time coordinate.
+
+        Returns:
+            The condition, on initial points.
+        """
+        return Condition(residual, face(self.box(), self._index(coordinate), "lower"), "initial")
+
+    def options(self) -> dict[str, Any]:
+        """Return what tells this problem from others of its class, for records and for the check on resuming.
+
+        Returns:
+            Its dataclass fields or public attributes, as JSON scalars or text.
+        """
+        found = (
+            {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+            if dataclasses.is_dataclass(self)
+            else {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        )
+        scalars = (bool, int, float, str, type(None))
+        return {name: value if isinstance(value, scalars) else str(value) for name, value in found.items()}
+
+    def _index(self, coordinate: str) -> int:
+        if coordinate not in self.coordinates:
+            raise InvalidValueError(
+                f"{type(self).__name__} has no coordinate {coordinate!r}; it has {', '.join(self.coordinates)}"
+            )
+        return self.coordinates.index(coordinate)
+
+
+class Objective:
+    """The losses of a problem for a network, on fresh points at every call.
+
+    Args:
+        problem: The problem.
+        network: Maps points to fields.
+        points: How many points each condition draws.
+        seed: Seed of the points.
+        resample_every: Calls of a loss that share the same points.
+        mode: How derivatives are computed; see ``pinn.derivatives.MODES``.
+
+    Raises:
+        InvalidValueError: If the problem has no losses, or a number is out of range.
+        InvalidTypeError: If the problem's losses are not conditions.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        network: nn.Module,
+        points: PointCounts,
+        *,
+        seed: int = 0,
+        resample_every: int = 1,
+        mode: str = "auto",
+    ) -> None:
+        if resample_every < 1:
+            raise InvalidValueError(f"resample_every={resample_every}; give 1 (fresh points every time) or more")
+        self.problem = problem
+        self.network = network
+        self._resample_every = resample_every
+        self._mode = mode
+        conditions = _losses(problem)
+        self.names = tuple(conditions)
+        parameter = next(network.parameters())
+        options = {"seed": seed, "dtype": parameter.dtype, "device": parameter.device}
+        streams = iter(range(sum(map(len, conditions.values()))))
+        self._terms: list[list[tuple[Condition, LatinHypercube, Wanted]]] = [
+            [(c, LatinHypercube(c.region, getattr(points, c.points), stream=next(streams), **options), set()) for c in cs]
+            for cs in conditions.values()
+        ]
+        self.draws = [0] * len(self.names)
+        """How often each loss was evaluated: the whole state of the sampling."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def loss(self, index: int) -> Float[Tensor, ""]:
+        """Evaluate a loss on its next points.
+
+        Args:
+            index: Which loss.
+
+        Returns:
+            The sum of mean squares over its conditions.
+        """
+        number = self.draws[index] // self._resample_every
+        self.draws[index] += 1
+        terms = [
+            mean_square(condition, self.problem, self.network, sampler.draw(number), mode=self._mode, wanted=wanted)
+            for condition, sampler, wanted in self._terms[index]
+        ]
+        return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
+
+
+def mean_square(
+    condition: Condition,
+    problem: Problem,
+    network: nn.Module,
+    points: Float[Tensor, "points coordinates"],
+    *,
+    mode: str = "auto",
+    wanted: Wanted | None = None,
+) -> Float[Tensor, ""]:
+    """Mean square of a condition's residual, summed over its components.
+
+    Args:
+        condition: The condition.
+        problem: The problem it belongs to.
+        network: Maps points to fields.
+        points: Where to evaluate.
+        mode: How derivatives are computed.
+        wanted: See :func:`pinn.derivatives.evaluate_fields`.
+
+    Returns:
+        The loss, differentiable with respect to the network's parameters.
+
+    Raises:
+        InvalidTypeError: If the residual is not one tensor or several.
+        InvalidValueError: If it does not have the shape (points,).
+    """
+    fields = evaluate_fields(network, points, problem.coordinates, problem.fields, mode=mode, wanted=wanted)
+    residual = condition.residual(fields)
+    parts = [residual] if isinstance(residual, Tensor) else list(residual)
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise InvalidTypeError(f"a residual must return tensors, got {type(part).__name__}")
+        if part.ndim != 1:
+            raise InvalidValueError(
+                f"a residual returned shape {tuple(part.shape)}; return one number for each point, shape (points,)"
+            )
+    return torch.stack([part.square().mean() for part in parts]).sum() if len(parts) > 1 else parts[0].square().mean()
+
+
+def _losses(problem: Problem) -> dict[str, list[Condition]]:
+    found = problem.losses()
+    if not isinstance(found, Mapping) or not found:
+        raise InvalidTypeError(
+            f"{type(problem).__name__}.losses() must return a dictionary of conditions by name, "
+            f"got {type(found).__name__}"
+        )
+    conditions = {}
+    for name, entry in found.items():
+        group = [entry] if isinstance(entry, Condition) else list(entry)
+        if not group or not all(isinstance(condition, Condition) for condition in group):
+            raise InvalidTypeError(
+                f"loss {name!r} of {type(problem).__name__} must be conditions made by "
+                "self.interior, self.boundary, self.periodic or self.initial"
+            )
+        conditions[name] = group
+    return conditions

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from octavo_config_grad.aggregators import Aggregator, ConFIG, LossRatio
+from octavo_config_grad.baselines import IMTLG, MGDA, PCGrad, Sum
+from octavo_config_grad.gramian import gramian
+from octavo_config_grad.update import config_update, config_weights
+from octavo_core.errors import InvalidStateError, InvalidValueError
+
+ALL = [ConFIG(), ConFIG(rank_policy="maxmin"), Sum(), PCGrad(), PCGrad(shuffle=True), IMTLG(), MGDA()]
+IDS = ["config", "maxmin", "sum", "pcgrad", "pcgrad-shuffle", "imtlg", "mgda"]
+
+
+def random_gradients(num_losses=3, num_parameters=12, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_losses, num_parameters, generator=generator, dtype=torch.float64).to(dtype)
+
+
+class FirstOnly(Aggregator):
+    """The smallest subclass a user would write."""
+
+    def coefficients(self, gramian, losses):
+        alpha = torch.zeros(len(gramian))
+        alpha[0] = 1.0 if losses is None else losses[0]
+        return alpha
+
+
+def test_a_subclass_needs_coefficients_only():
+    gradients = random_gradients()
+    update, info = FirstOnly().aggregate(gradients)
+    torch.testing.assert_close(update, gradients[0])
+    assert info.cosines[0] == pytest.approx(1.0)
+    torch.testing.assert_close(FirstOnly()(gradients, losses=[2.0, 1, 1]), 2 * gradients[0])
+    torch.testing.assert_close(FirstOnly()(gradients, losses=torch.tensor([2.0, 1.0, 1.0])), 2 * gradients[0])
+    with pytest.raises(NotImplementedError, match="coefficients"):
+        Aggregator()(gradients)
+
+
+@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+def test_forms_of_gradients_and_entry_points_agree(aggregator):
+    gradients = random_gradients()
+    aggregator = copy.deepcopy(aggregator)
+    state = aggregator.state_dict()
+    update, info = aggregator.aggregate(gradients)
+    aggregator.load_state_dict(state)
+    alpha = aggregator.weights(gramian(gradients))
+    assert alpha.dtype == torch.float64
+    torch.testing.assert_close(alpha, info.alpha)
+    torch.testing.assert_close(alpha @ gradients, update)
+    aggregator.load_state_dict(state)
+    torch.testing.assert_close(aggregator(list(gradients)), update)
+    aggregator.load_state_dict(state)
+    parts = aggregator([[row[:4].reshape(2, 2), row[4:]] for row in gradients])
+    torch.testing.assert_close(torch.cat([part.reshape(-1) for part in parts]), update)
+    assert info.length == pytest.approx(float(update.norm()))
+    torch.testing.assert_close(info.cosines, torch.cosine_similarity(gradients, update[None]))
+
+
+@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_zero_gradients_give_finite_updates(aggregator, dtype):
+    gradients = random_gradients(dtype=dtype)
+    gradients[1] = 0
+    update, info = aggregator.aggregate(gradients)
+    assert update.dtype == dtype
+    assert torch.isfinite(update).all()
+    assert info.norms[1] == 0.0
+    update, info = aggregator.aggregate(torch.zeros_like(gradients))
+    assert not update.any()
+    assert info.pareto_stationary
+
+
+@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_a_common_factor_beyond_the_square_root_of_the_range(aggregator, factor):
+    gradients = random_gradients()
+    aggregator = copy.deepcopy(aggregator)
+    state = aggregator.state_dict()
+    expected = aggregator(gradients)
+    aggregator.load_state_dict(state)
+    update, info = aggregator.aggregate(gradients * factor)
+    torch.testing.assert_close(update / factor, expected)
+    torch.testing.assert_close(info.norms / factor, gradients.norm(dim=1))
+
+
+def test_config_is_config_update():
+    gradients, weights = random_gradients(), [1.0, 2.0, 0.5]
+    aggregator = ConFIG(weights, length="harmonic", rank_policy="maxmin", rtol=1e-8)
+    expected = config_update(gradients, weights, length="harmonic", rank_policy="maxmin", rtol=1e-8)
+    torch.testing.assert_close(aggregator(gradients), expected)
+    torch.testing.assert_close(
+        aggregator.coefficients(gramian(gradients), None),
+        config_weights(gramian(gradients), weights, length="harmonic", rank_policy="maxmin", rtol=1e-8)[0],
+    )
+
+
+def test_direction_weights_may_be_a_function_of_gramian_and_losses():
+    gradients = random_gradients()
+    seen = {}
+
+    def weights(gramian, losses):
+        seen["losses"] = losses
+        return 1.0 / gramian.diagonal().sqrt()
+
+    update = ConFIG(weights)(gradients, losses=[torch.tensor(3.0, requires_grad=True), 2, 1.0])
+    assert seen["losses"].tolist() == [3.0, 2.0, 1.0]
+    torch.testing.assert_close(update, config_update(gradients, 1.0 / gradients.norm(dim=1)))
+    with pytest.raises(InvalidValueError, match="direction weight of loss 0 is -1"):
+        ConFIG(lambda gramian, losses: [-1.0, 1.0, 1.0])(gradients)
+
+
+@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_gradients_that_are_not_finite_raise_or_skip(aggregator, bad):
+    gradients = random_gradients()
+    gradients[2, 3] = bad
+    with pytest.raises(InvalidValueError, match="gradient of loss 2 is not finite"):
+        aggregator(gradients)
+    skipping = copy.deepcopy(aggregator)
+    skipping.nonfinite = "skip"
+    update, info = skipping.aggregate(gradients)
+    assert not update.any()
+    assert info.skipped
+    assert not info.alpha.any()
+    assert math.isfinite(info.norms[0])
+    assert not math.isfinite(info.norms[2])
+    lists = skipping([[row[:4], row[4:]] for row in gradients])
+    assert not any(part.any() for part in lists)
+    assert not skipping.aggregate(random_gradients())[1].skipped
+
+
+def test_gradient_precision_reaches_the_report():
+    gradients = torch.tensor([[1.0, 1e-6], [-1.0, 1e-6]])
+    assert not ConFIG().aggregate(gradients)[1].reliable
+    assert ConFIG().aggregate(gradients.double())[1].reliable
+    mixed = [[row[:1], row[1:].double()] for row in gradients]
+    assert not ConFIG().aggregate(mixed)[1].reliable
+
+
+def test_alpha_does_not_alias_the_report():
+    alpha, info = Sum().solve(gramian(random_gradients()))
+    alpha.zero_()
+    assert info.alpha.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("options", [{"nonfinite": "ignore"}, {"rank_policy": "best"}, {"length": "long"}])
+def test_unknown_options_are_refused(options):
+    with pytest.raises(InvalidValueError, match="unknown"):
+        ConFIG(**options)
+
+
+@pytest.mark.parametrize("losses", [[1.0], torch.ones(4)])
+def test_losses_must_match_the_gradients(losses):
+    with pytest.raises(InvalidValueError, match="loss values given for 3 gradients"):
+        ConFIG()(random_gradients(), losses=losses)
+
+
+def test_repr_names_the_options():
+    assert "rank_policy='maxmin'" in repr(ConFIG(rank_policy="maxmin"))
+
+
+class TestLossRatio:
+    GRAMIAN = torch.eye(3, dtype=torch.float64)
+
+    def weights(self, model, *losses):
+        return model(self.GRAMIAN, torch.tensor(losses, dtype=torch.float64))
+
+    def test_the_loss_that_fell_least_gets_the_most(self):
+        model = LossRatio()
+        assert self.weights(model, 2.0, 4.0, 8.0).tolist() == [1.0, 1.0, 1.0]
+        weights = self.weights(model, 1.0, 4.0, 4.0)
+        assert weights.tolist() == pytest.approx([0.75, 1.5, 0.75])
+        assert self.weights(LossRatio(exponent=0), 5.0, 1.0, 2.0).tolist() == [1.0] * 3
+
+    def test_exponent_and_floor(self):
+        model = LossRatio(exponent=2.0, floor=0.1)
+        self.weights(model, 1.0, 1.0, 1.0)
+        weights = self.weights(model, 1.0, 0.5, 1e-9)
+        assert (weights / weights[0]).tolist() == pytest.approx([1.0, 0.25, 0.1])
+        assert self.weights(model, 0.0, 0.0, 0.0).tolist() == [1.0] * 3
+
+    def test_in_config(self):
+        gradients = torch.eye(3, dtype=torch.float64)
+        aggregator = ConFIG(LossRatio())
+        aggregator(gradients, losses=[2.0, 4.0, 8.0])
+        _, info = aggregator.aggregate(gradients, losses=[1.0, 4.0, 4.0])
+        torch.testing.assert_close(info.cosines / info.cosines[0], torch.tensor([1.0, 2.0, 1.0]).double())
+
+    def test_the_reference_travels_in_the_state(self):
+        aggregator = ConFIG(LossRatio())
+        aggregator(torch.eye(2), losses=[2.0, 4.0])
+        restored = ConFIG(LossRatio())
+        restored.load_state_dict(aggregator.state_dict())
+        assert restored.direction_weights.reference == [2.0, 4.0]
+        blank = ConFIG(LossRatio())
+        blank.load_state_dict(ConFIG(LossRatio()).state_dict())
+        assert blank.direction_weights.reference is None
+
+    def test_bad_input(self):
+        with pytest.raises(InvalidStateError, match="needs the loss values"):
+            ConFIG(LossRatio())(torch.eye(2))
+        with pytest.raises(InvalidValueError, match="loss 1 is 0"):
+            self.weights(LossRatio(), 1.0, 0.0, 1.0)
+        model = LossRatio()
+        self.weights(model, 1.0, 1.0, 1.0)
+        for value in (-1.0, math.nan, math.inf):
+            with pytest.raises(InvalidValueError, match="loss 0 is"):
+                self.weights(model, value, 1.0, 1.0)
+        with pytest.raises(InvalidValueError, match="reference holds 3"):
+            model(torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+        for options in ({"floor": 0.0}, {"floor": 1.5}, {"exponent": -1.0}):
+            with pytest.raises(InvalidValueError, match="floor"):
+                LossRatio(**options)
