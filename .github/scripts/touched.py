@@ -38,7 +38,8 @@ def members(root: Path = ROOT) -> list[str]:
     """
     workspace = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]["workspace"]
     found = {project.parent for pattern in workspace["members"] for project in root.glob(f"{pattern}/pyproject.toml")}
-    return sorted((folder.relative_to(root).as_posix() for folder in found), key=lambda name: (name != "shared-core", name))
+    paths = [folder.relative_to(root).as_posix() for folder in found]
+    return sorted(paths, key=lambda path: (path != "shared-core", path))
 
 
 def touched(paths: Iterable[str], folders: list[str]) -> Touched:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from octavo_core.bench import Timing, compare, fit_power_law, peak_bytes, speed_row, time_call
 from octavo_core.errors import InvalidValueError
 

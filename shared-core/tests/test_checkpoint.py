@@ -16,8 +16,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
-
 from octavo_core.checkpoint import (
     CheckpointFolder,
     load_checkpoint,
@@ -26,6 +24,7 @@ from octavo_core.checkpoint import (
     save_checkpoint,
 )
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
+from safetensors.torch import save_file
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
@@ -56,7 +55,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @st.composite
@@ -65,7 +64,9 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
     count = math.prod(shape)
     bits = np.frombuffer(draw(st.binary(min_size=8 * count, max_size=8 * count)), np.uint8)
-    if dtype is torch.bool:
+    if not count:
+        tensor = torch.empty(shape, dtype=dtype)
+    elif dtype is torch.bool:
         tensor = torch.from_numpy(bits[:count] > 127).reshape(shape)
     else:
         # Any bit pattern is a value: NaNs with payloads, denormals and infinities too.
@@ -73,7 +74,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
         tensor = torch.from_numpy(bits[:size].copy()).view(dtype).reshape(shape)
     layout = draw(st.sampled_from(["dense", "transposed", "strided", "expanded"]))
     if layout == "transposed":
-        return tensor.permute(*reversed(range(tensor.ndim)))
+        return tensor.permute(tuple(reversed(range(tensor.ndim))))
     if layout == "strided" and tensor.ndim:
         return tensor[::2]
     return tensor.expand(2, *tensor.shape) if layout == "expanded" else tensor

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import threadpoolctl
 import torch
-
 from octavo_core import device as device_module
 from octavo_core.device import (
     MemoryPeak,

@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from octavo_core.errors import InvalidStateError
 from octavo_core.files import atomic_path, atomic_write, ensure_folder
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-
 from octavo_core.errors import InvalidValueError
 from octavo_core.metrics import (
     AccuracyMatrix,
@@ -16,6 +14,7 @@ from octavo_core.metrics import (
     bootstrap_interval,
     compare_paired,
 )
+from scipy import stats
 
 finite = st.floats(-1e6, 1e6)
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-
 from octavo_core.progress import console_progress, no_progress
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +11,16 @@ from octavo_config_grad.gramian import gramian
 from octavo_config_grad.update import config_update, config_weights
 from octavo_core.errors import InvalidStateError, InvalidValueError
 
-ALL = [ConFIG(), ConFIG(rank_policy="maxmin"), Sum(), PCGrad(), PCGrad(shuffle=True), IMTLG(), MGDA()]
-IDS = ["config", "maxmin", "sum", "pcgrad", "pcgrad-shuffle", "imtlg", "mgda"]
+BUILDERS = {
+    "config": ConFIG,
+    "maxmin": partial(ConFIG, rank_policy="maxmin"),
+    "sum": Sum,
+    "pcgrad": PCGrad,
+    "pcgrad-shuffle": partial(PCGrad, shuffle=True),
+    "imtlg": IMTLG,
+    "mgda": MGDA,
+}
+each_aggregator = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS.keys())
 
 
 def random_gradients(num_losses=3, num_parameters=12, seed=0, dtype=torch.float64):
@@ -40,29 +48,25 @@ def test_a_subclass_needs_coefficients_only():
         Aggregator()(gradients)
 
 
-@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
-def test_forms_of_gradients_and_entry_points_agree(aggregator):
+@each_aggregator
+def test_forms_of_gradients_and_entry_points_agree(build):
     gradients = random_gradients()
-    aggregator = copy.deepcopy(aggregator)
-    state = aggregator.state_dict()
-    update, info = aggregator.aggregate(gradients)
-    aggregator.load_state_dict(state)
-    alpha = aggregator.weights(gramian(gradients))
+    update, info = build().aggregate(gradients)
+    alpha = build().weights(gramian(gradients))
     assert alpha.dtype == torch.float64
     torch.testing.assert_close(alpha, info.alpha)
     torch.testing.assert_close(alpha @ gradients, update)
-    aggregator.load_state_dict(state)
-    torch.testing.assert_close(aggregator(list(gradients)), update)
-    aggregator.load_state_dict(state)
-    parts = aggregator([[row[:4].reshape(2, 2), row[4:]] for row in gradients])
+    torch.testing.assert_close(build()(list(gradients)), update)
+    parts = build()([[row[:4].reshape(2, 2), row[4:]] for row in gradients])
     torch.testing.assert_close(torch.cat([part.reshape(-1) for part in parts]), update)
     assert info.length == pytest.approx(float(update.norm()))
     torch.testing.assert_close(info.cosines, torch.cosine_similarity(gradients, update[None]))
 
 
-@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+@each_aggregator
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_zero_gradients_give_finite_updates(aggregator, dtype):
+def test_zero_gradients_give_finite_updates(build, dtype):
+    aggregator = build()
     gradients = random_gradients(dtype=dtype)
     gradients[1] = 0
     update, info = aggregator.aggregate(gradients)
@@ -74,15 +78,12 @@ def test_zero_gradients_give_finite_updates(aggregator, dtype):
     assert info.pareto_stationary
 
 
-@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+@each_aggregator
 @pytest.mark.parametrize("factor", [1e-200, 1e200])
-def test_a_common_factor_beyond_the_square_root_of_the_range(aggregator, factor):
+def test_a_common_factor_beyond_the_square_root_of_the_range(build, factor):
     gradients = random_gradients()
-    aggregator = copy.deepcopy(aggregator)
-    state = aggregator.state_dict()
-    expected = aggregator(gradients)
-    aggregator.load_state_dict(state)
-    update, info = aggregator.aggregate(gradients * factor)
+    expected = build()(gradients)
+    update, info = build().aggregate(gradients * factor)
     torch.testing.assert_close(update / factor, expected)
     torch.testing.assert_close(info.norms / factor, gradients.norm(dim=1))
 
@@ -113,15 +114,14 @@ def test_direction_weights_may_be_a_function_of_gramian_and_losses():
         ConFIG(lambda gramian, losses: [-1.0, 1.0, 1.0])(gradients)
 
 
-@pytest.mark.parametrize("aggregator", ALL, ids=IDS)
+@each_aggregator
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_gradients_that_are_not_finite_raise_or_skip(aggregator, bad):
+def test_gradients_that_are_not_finite_raise_or_skip(build, bad):
     gradients = random_gradients()
     gradients[2, 3] = bad
     with pytest.raises(InvalidValueError, match="gradient of loss 2 is not finite"):
-        aggregator(gradients)
-    skipping = copy.deepcopy(aggregator)
-    skipping.nonfinite = "skip"
+        build()(gradients)
+    skipping = build(nonfinite="skip")
     update, info = skipping.aggregate(gradients)
     assert not update.any()
     assert info.skipped
@@ -193,12 +193,11 @@ class TestLossRatio:
     def test_the_reference_travels_in_the_state(self):
         aggregator = ConFIG(LossRatio())
         aggregator(torch.eye(2), losses=[2.0, 4.0])
-        restored = ConFIG(LossRatio())
-        restored.load_state_dict(aggregator.state_dict())
-        assert restored.direction_weights.reference == [2.0, 4.0]
-        blank = ConFIG(LossRatio())
-        blank.load_state_dict(ConFIG(LossRatio()).state_dict())
-        assert blank.direction_weights.reference is None
+        ratios = LossRatio()
+        ConFIG(ratios).load_state_dict(aggregator.state_dict())
+        assert ratios.reference == [2.0, 4.0]
+        ConFIG(ratios).load_state_dict(ConFIG(LossRatio()).state_dict())
+        assert ratios.reference is None
 
     def test_bad_input(self):
         with pytest.raises(InvalidStateError, match="needs the loss values"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo_config_grad.gramian import gramian, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import accumulation_dtype, gramian, scaled_gramian, weighted_sum
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -101,9 +101,14 @@ def test_scaled_gramian_keeps_extreme_float64_norms_and_leaves_others_alone():
     for factor in (1e-200, 1e200):
         product, unit = scaled_gramian(ordinary * factor)
         torch.testing.assert_close(product.diagonal().sqrt() * unit, ordinary.norm(dim=1) * factor)
-    zeros, unit = scaled_gramian(torch.zeros(2, 3, dtype=torch.float64))
-    assert unit == 1.0
-    assert not zeros.any()
+    with_zero = torch.cat([ordinary, torch.zeros(1, 10)])
+    assert scaled_gramian(with_zero)[1] == 1.0
+    spread = ordinary[:2] * torch.tensor([[1e-140], [1e140]], dtype=torch.float64)
+    product, unit = scaled_gramian(spread * 1e-20)
+    torch.testing.assert_close(product.diagonal().sqrt() * unit, spread.norm(dim=1) * 1e-20, rtol=1e-6, atol=0.0)
+    product, unit = scaled_gramian(ordinary[:2] * torch.tensor([[1e-300], [1e300]], dtype=torch.float64))
+    assert torch.isfinite(product).all()
+    assert float(product[1, 1].sqrt()) * unit == pytest.approx(float(ordinary[1].norm()) * 1e300)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -147,6 +152,26 @@ def test_coefficients_beyond_float32_are_applied():
     torch.testing.assert_close(weighted_sum([[row] for row in matrix], alpha)[0], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_float64_accumulation_survives_cancellation_across_chunks(dtype):
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(150_000, generator=generator).to(dtype)
+    difference = (1e-2 * torch.randn(150_000, generator=generator)).to(dtype)
+    matrix = torch.stack([base, difference - base])
+    alpha = torch.tensor([1.0, 1.0 + 1e-9], dtype=torch.float64)
+    expected = (alpha @ matrix.double()).to(dtype)
+    assert torch.equal(weighted_sum(matrix, alpha, accumulate=torch.float64), expected)
+    rows = [[row.reshape(100, 1500)] for row in matrix]
+    assert torch.equal(weighted_sum(rows, alpha, accumulate=torch.float64)[0].reshape(-1), expected)
+
+
+def test_accumulation_follows_the_cancellation():
+    base = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    alpha = torch.ones(2, dtype=torch.float64)
+    assert accumulation_dtype(gramian(torch.stack([base, -base * 0.5])), alpha) is None
+    assert accumulation_dtype(gramian(torch.stack([base, -base * 0.999])), alpha) == torch.float64
+
+
 def test_a_loss_with_coefficient_zero_is_not_read():
     matrix = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]])
     for alpha, expected in ((torch.tensor([2.0, 0.0]), [2.0, 4.0]), (torch.zeros(2), [0.0, 0.0])):
@@ -174,6 +199,7 @@ def test_autocast_does_not_round_the_result():
         torch.testing.assert_close(gramian(matrix), expected_product, rtol=0.0, atol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 def test_works_under_torch_compile():
     rows = as_lists(random_matrix(3, 20, dtype=torch.float32), [(4, 5)])

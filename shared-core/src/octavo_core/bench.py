@@ -184,7 +184,7 @@ class PowerLaw:
     r_squared: float
 
 
-def fit_power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw:
+def fit_power_law(sizes: Sequence[float] | Sequence[int], values: Sequence[float] | Sequence[int]) -> PowerLaw:
     """Fit a power law by least squares in log-log space, e.g. to find how time grows with size.
 
     Args:

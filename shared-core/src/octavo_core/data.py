@@ -25,9 +25,6 @@ from octavo_core.errors import InvalidStateError, InvalidValueError, MissingDepe
 
 __all__ = ["ImageDataset", "animal_mnist", "digits", "photo_patches"]
 
-Images = Float32[np.ndarray, "n channels height width"]
-Labels = Int64[np.ndarray, " n"]
-
 _DIGITS_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 _PHOTOS = (
     *("astronaut", "brick", "camera", "cell", "chelsea", "clock", "coffee", "coins", "colorwheel", "grass"),
@@ -51,10 +48,10 @@ class ImageDataset:
     """
 
     name: str
-    train_images: Images
-    train_labels: Labels
-    test_images: Images
-    test_labels: Labels
+    train_images: Float32[np.ndarray, "n channels height width"]
+    train_labels: Int64[np.ndarray, " n"]
+    test_images: Float32[np.ndarray, "k channels height width"]
+    test_labels: Int64[np.ndarray, " k"]
     classes: tuple[str, ...]
     licence: str
 

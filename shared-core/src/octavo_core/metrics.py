@@ -199,7 +199,7 @@ class AccuracyMatrix:
         values: (tasks, tasks) accuracies in [0, 1]; the part above the diagonal may be NaN.
     """
 
-    values: Float[np.ndarray, "..."]
+    values: Float[np.ndarray, ...]
 
     def __post_init__(self) -> None:
         shape = self.values.shape

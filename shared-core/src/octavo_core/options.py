@@ -122,7 +122,9 @@ def deliver(report: Report, *, out: Path | None, as_json: bool, quiet: bool) -> 
         elif not quiet:
             from rich.console import Console
 
-            Console().print(report.table())
+            # A pipe or a log has no width of its own.
+            console = Console() if sys.stdout.isatty() else Console(width=160)
+            console.print(report.table())
     if out is not None and not as_json and not quiet:
         print(f"saved to {out}")
 

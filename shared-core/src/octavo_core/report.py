@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 from octavo_core.errors import InvalidValueError, MissingFileError
 from octavo_core.files import atomic_write, ensure_folder
@@ -28,9 +28,12 @@ from octavo_core.files import atomic_write, ensure_folder
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["SCHEMA", "Report", "Row", "load_report", "target_holds"]
+__all__ = ["SCHEMA", "Report", "Row", "figure_png", "load_report", "target_holds"]
 
 SCHEMA = "octavo-report/1"
+
+Number = float | int | bool
+"""What a row holds. int is named because run-time checkers do not take it for a float."""
 
 _COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -40,7 +43,7 @@ _BETWEEN = re.compile(rf"(?P<low>{_NUMBER})\s*<=\s*(?P<field>{_FIELD})\s*<=\s*(?
 _VERDICTS = {True: "holds", False: "DOES NOT HOLD", None: ""}
 
 
-def target_holds(target: str, fields: Mapping[str, float | bool | None]) -> bool:
+def target_holds(target: str, fields: Mapping[str, Number | None]) -> bool:
     """Evaluate a target such as ``"ratio >= 5"``, ``"0.9 <= value <= 1.1"`` or two of them joined by ``and``.
 
     Args:
@@ -82,7 +85,7 @@ class Row:
     Args:
         id: Name that stays the same between versions, e.g. ``"update_vs_torchjd_n1e6_m3"``.
         label: What it says, for a reader.
-        value: The measurement, also as a NumPy or torch scalar; a bool for a check.
+        value: The measurement; a bool for a check.
         unit: Unit of ``value`` and ``peer_value``.
         peer: What it is compared with, with its version.
         peer_value: The peer's measurement.
@@ -94,18 +97,16 @@ class Row:
 
     id: str
     label: str
-    value: float | bool | None
+    value: Number | None
     unit: str = ""
     peer: str | None = None
-    peer_value: float | None = None
+    peer_value: Number | None = None
     better: Literal["lower", "higher"] = "lower"
     target: str | None = None
-    spread: tuple[float, float] | None = None
+    spread: tuple[Number, Number] | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("value", "peer_value"):
-            object.__setattr__(self, name, _plain(getattr(self, name)))
         if self.target is not None:
             target_holds(self.target, {})
 
@@ -179,13 +180,13 @@ class Report:
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
 
-    def add(self, id: str, label: str, value: float | bool | None, unit: str = "", **fields: Any) -> Row:
+    def add(self, id: str, label: str, value: SupportsFloat | None, unit: str = "", **fields: Any) -> Row:
         """Append a row.
 
         Args:
             id: See :class:`Row`.
             label: See :class:`Row`.
-            value: See :class:`Row`.
+            value: See :class:`Row`; a scalar of NumPy or torch is taken too, here and for ``peer_value``.
             unit: See :class:`Row`.
             **fields: The other fields of :class:`Row`.
 
@@ -195,7 +196,8 @@ class Report:
         Raises:
             InvalidValueError: If the id is taken or the target cannot be read.
         """
-        return self.append(Row(id, label, value, unit, **fields))
+        plain = {name: _plain(content) for name, content in fields.items()}
+        return self.append(Row(id, label, _plain(value), unit, **plain))
 
     def append(self, row: Row) -> Row:
         """Append a row that exists already.
@@ -226,7 +228,7 @@ class Report:
         """
         if not name or Path(name).name != name or name.startswith(".") or name in {"report.json", "report.html"}:
             raise InvalidValueError(f"artifact name {name!r} is not allowed; give a plain file name")
-        self.artifacts[name] = content if isinstance(content, bytes) else _png(content)
+        self.artifacts[name] = content if isinstance(content, bytes) else figure_png(content)
 
     def finish(self) -> Report:
         """Stop the clock; later calls change nothing.
@@ -271,7 +273,7 @@ class Report:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=self.title or f"{self.method} {self.kind}", title_justify="left")
+        table = Table(title=Text(self.title or f"{self.method} {self.kind}"), title_justify="left")
         table.add_column("measurement")
         for name in ("value", "peer", "ratio"):
             table.add_column(name, justify="right")
@@ -371,14 +373,11 @@ def _plain(number: Any) -> Any:
     return number.item() if hasattr(number, "item") else number
 
 
-def _finite(number: float | bool | None) -> float | bool | None:
-    if number is None or isinstance(number, bool):
-        return number
-    number = number if isinstance(number, int) else float(number)
-    return number if math.isfinite(number) else None
+def _finite(number: Number | None) -> Number | None:
+    return number if number is not None and math.isfinite(number) else None
 
 
-def _format(number: float | bool | None, unit: str = "") -> str:
+def _format(number: Number | None, unit: str = "") -> str:
     if number is None:
         return "n/a"
     if isinstance(number, bool):
@@ -400,7 +399,15 @@ def _cells(row: Row) -> dict[str, str]:
     }
 
 
-def _png(figure: Any) -> bytes:
+def figure_png(figure: Any) -> bytes:
+    """Draw a matplotlib figure as PNG.
+
+    Args:
+        figure: The figure.
+
+    Returns:
+        The file's content.
+    """
     import io
 
     buffer = io.BytesIO()

@@ -138,18 +138,10 @@ class ImportedAggregator(Aggregator):
             "coefficients: call the aggregator on the gradients themselves"
         )
 
-    def aggregate(
-        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
+    def _aggregate(
+        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None
     ) -> tuple[Tensor | list[Tensor], UpdateInfo]:
-        """Combine gradients through the flattened matrix that torchjd expects; see ``Aggregator.aggregate``.
-
-        Args:
-            gradients: As for ``Aggregator.aggregate``; lists are flattened into one matrix.
-            losses: Not used.
-
-        Returns:
-            The update and the report, with ``alpha`` NaN since the update need not lie in the span of the gradients.
-        """
+        # torchjd wants one flat matrix; alpha is NaN in the report, as the update need not lie in the gradients' span.
         product = gramian(gradients).cpu()
         zero = weighted_sum(gradients, torch.zeros(len(product), dtype=torch.float64))
         if self.nonfinite == "skip" and nonfinite_losses(product):

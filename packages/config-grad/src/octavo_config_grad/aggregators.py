@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float64
 from octavo_core.errors import InvalidStateError, InvalidValueError
 from torch import Tensor, nn
 
-from octavo_config_grad.gramian import Gradients, coarsest_dtype, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import Gradients, accumulation_dtype, coarsest_dtype, scaled_gramian, weighted_sum
 from octavo_config_grad.info import (
     UpdateInfo,
-    accumulation_dtype,
     check_finite,
     check_gramian,
     nonfinite_losses,
@@ -127,6 +126,25 @@ class Aggregator(nn.Module):
         """
         return self.solve(gramian, losses)[0]
 
+    @overload
+    def aggregate(
+        self,
+        gradients: Tensor | Sequence[Tensor],
+        losses: Tensor | Sequence[Tensor | float | int] | None = None,
+    ) -> tuple[Tensor, UpdateInfo]: ...
+
+    @overload
+    def aggregate(
+        self,
+        gradients: Sequence[Sequence[Tensor]],
+        losses: Tensor | Sequence[Tensor | float | int] | None = None,
+    ) -> tuple[list[Tensor], UpdateInfo]: ...
+
+    @overload
+    def aggregate(
+        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
+    ) -> tuple[Tensor | list[Tensor], UpdateInfo]: ...
+
     def aggregate(
         self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
     ) -> tuple[Tensor | list[Tensor], UpdateInfo]:
@@ -144,9 +162,15 @@ class Aggregator(nn.Module):
             InvalidValueError: As for ``gramian`` and ``solve``.
             InvalidTypeError: As for ``gramian``.
         """
+        return self._aggregate(gradients, losses)
+
+    def _aggregate(
+        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None
+    ) -> tuple[Tensor | list[Tensor], UpdateInfo]:
         product, unit = scaled_gramian(gradients)
+        product = product.cpu()
         alpha, info = self.solve(product, losses, gradient_dtype=coarsest_dtype(gradients))
-        update = weighted_sum(gradients, alpha, accumulate=accumulation_dtype(info))
+        update = weighted_sum(gradients, alpha, accumulate=accumulation_dtype(product, alpha))
         if unit != 1.0:
             info = replace(info, norms=info.norms * unit, length=info.length * unit)
         return update, info
@@ -260,7 +284,7 @@ class LossRatio(nn.Module):
         InvalidValueError: If ``floor`` lies outside (0, 1] or ``exponent`` is negative.
 
     Source:
-        Section 2.5 of the brief asks for loss-ratio weights; this form is beyond the paper, which ships equal weights.
+        Beyond the paper, which ships equal weights only: a loss that lags behind can ask for a larger cosine.
     """
 
     def __init__(self, exponent: float | int = 1.0, *, floor: float | int = 1e-2) -> None:

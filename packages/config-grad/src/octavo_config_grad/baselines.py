@@ -55,7 +55,7 @@ class PCGrad(Aggregator):
         nonfinite: ``"raise"`` or ``"skip"``; see ``Aggregator``.
 
     Source:
-        Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, Algorithm 1; section 2.9 of the brief.
+        Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, Algorithm 1.
     """
 
     def __init__(self, shuffle: bool = False, seed: int = 0, *, nonfinite: str = "raise") -> None:
@@ -118,7 +118,7 @@ class IMTLG(Aggregator):
         nonfinite: ``"raise"`` or ``"skip"``; see ``Aggregator``.
 
     Source:
-        Liu et al., "Towards Impartial Multi-task Learning", ICLR 2021; section 2.2 of the brief.
+        Liu et al., "Towards Impartial Multi-task Learning", ICLR 2021.
     """
 
     def coefficients(

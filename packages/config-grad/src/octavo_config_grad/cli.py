@@ -29,23 +29,26 @@ FolderOption = Annotated[
 
 @app.command()
 def train(
-    problem: Annotated[str, typer.Argument(help="A built-in problem (--list names them) or my_file.py:MyProblem.")] = "",
+    problem: Annotated[str, typer.Argument(help="A built-in problem (see --list) or my_file.py:MyProblem.")] = "",
     method: Annotated[str, typer.Option("--method", help="Training method; --list names them.")] = "m-config",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget in optimizer steps.")] = None,
     passes: Annotated[int | None, typer.Option("--passes", help="Budget in backward passes; 8000 by default.")] = None,
     seconds: Annotated[float | None, typer.Option("--budget-seconds", help="Budget in seconds of training.")] = None,
-    losses: Annotated[int | None, typer.Option("--losses", help="Losses to split the problem into, where it can.")] = None,
+    losses: Annotated[
+        int | None, typer.Option("--losses", help="Number of losses, where the problem has a choice.")
+    ] = None,
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-3,
     final_learning_rate: Annotated[float, typer.Option("--lr-end", help="Learning rate at the end.")] = 1e-4,
     interior: Annotated[int, typer.Option("--interior", help="Points of each PDE residual.")] = 400,
     boundary: Annotated[int, typer.Option("--boundary", help="Points of each boundary condition.")] = 64,
     initial: Annotated[int, typer.Option("--initial", help="Points of each initial condition.")] = 64,
     hidden: Annotated[str, typer.Option("--hidden", help="Widths of the hidden layers.")] = "20,20,20,20",
-    length: Annotated[str, typer.Option("--length", help="Length model of ConFIG, or the index of a loss.")] = "projection",
+    length: Annotated[str, typer.Option("--length", help="Length model of ConFIG, or a loss index.")] = "projection",
     rank_policy: Annotated[str, typer.Option("--rank-policy", help="lstsq, maxmin or error.")] = "lstsq",
     updates_per_step: Annotated[int, typer.Option("--updates-per-step", help="Losses an M- method refreshes.")] = 1,
     reference: Annotated[
-        Path | None, typer.Option("--ref", help="Reference solution (.npz, .npy, .csv, .mat) instead of the built-in one.")
+        Path | None,
+        typer.Option("--ref", help="Reference solution to use instead: .npz, .npy, .csv or .mat."),
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 or float64.")] = "float32",
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
@@ -139,8 +142,8 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _save(result: TrainingResult, out: Path) -> None:
-    from octavo_core.report import figure_png
     from octavo_core.files import atomic_write
+    from octavo_core.report import figure_png
 
     from octavo_config_grad import plots
 

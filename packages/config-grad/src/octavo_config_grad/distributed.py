@@ -113,12 +113,12 @@ def broadcast_weights(alpha: Float64[Tensor, " losses"], *, group: Any = None) -
     return alpha
 
 
-def local_tensor(tensor: Tensor) -> Tensor:
+def local_tensor(tensor: Any) -> Tensor:
     """Return the local shard of a DTensor, and any other tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def as_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:
+def as_gradient(gradient: Tensor, parameter: Any) -> Tensor:
     """Turn a gradient into what ``parameter.grad`` accepts: a DTensor, from its local shard, for a DTensor."""
     if not hasattr(parameter, "to_local"):
         return gradient

@@ -9,7 +9,8 @@ import torch
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
-from octavo_config_grad.backward import autocast_off, evaluate_loss, loss_gradient
+from octavo_config_grad.backward import check_distinct, evaluate_loss, loss_gradient
+from octavo_config_grad.gramian import autocast_off
 
 __all__ = ["Losses", "per_loss_gradients"]
 
@@ -60,36 +61,23 @@ def per_loss_gradients(
         InvalidStateError: If the graph of a loss was freed before.
 
     Source:
-        Section 2.8c of the brief.
+        Beyond the paper, whose code back-propagates one loss at a time into ``.grad`` and flattens it.
     """
     items = _loss_list(losses)
     wanted = _parameter_list(parameters)
     closures = all(not isinstance(item, Tensor) for item in items)
     _check_options(retain, none, chunk, batched=batched, closures=closures)
-    device = wanted[0].device
-    if retain == "closures" or (retain == "auto" and closures and not batched):
-        rows = []
-        for index, item in enumerate(items):
-            loss = evaluate_loss(item, index)
-            with autocast_off(device):
-                raw = loss_gradient(loss, index, wanted, by="autograd", retain_graph=False)
-            rows.append(_complete(raw, wanted, index, none, offload))
-        return rows
-    scalars = [evaluate_loss(item, index) for index, item in enumerate(items)]
-    with autocast_off(device):
-        if batched:
-            return _batched_gradients(scalars, wanted, chunk or len(scalars), offload)
-        last = len(scalars) - 1
-        return [
-            _complete(
-                loss_gradient(loss, index, wanted, by="autograd", retain_graph=index < last),
-                wanted,
-                index,
-                none,
-                offload,
-            )
-            for index, loss in enumerate(scalars)
-        ]
+    one_at_a_time = retain == "closures" or (retain == "auto" and closures and not batched)
+    pending = items if one_at_a_time else [evaluate_loss(item, index) for index, item in enumerate(items)]
+    if batched:
+        with autocast_off(wanted[0].device):
+            return _batched_gradients(pending, wanted, chunk or len(pending), offload)
+    rows = []
+    for index, item in enumerate(pending):
+        shared = not one_at_a_time and index < len(pending) - 1
+        gradient = loss_gradient(evaluate_loss(item, index), index, wanted, by="autograd", retain_graph=shared)
+        rows.append(_complete(gradient, wanted, index, none, offload))
+    return rows
 
 
 def _loss_list(losses: Losses) -> list[Any]:
@@ -103,8 +91,7 @@ def _loss_list(losses: Losses) -> list[Any]:
         items = list(losses)
     if not items:
         raise InvalidValueError("no losses: give at least one scalar loss")
-    if len(items) > 1 and all(item is items[0] for item in items):
-        raise InvalidValueError(f"all {len(items)} losses are the same object: give a loss of its own for each term")
+    check_distinct(items)
     for index, item in enumerate(items):
         if not isinstance(item, Tensor) and not callable(item):
             raise InvalidTypeError(

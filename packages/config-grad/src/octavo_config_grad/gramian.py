@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import cast, overload
 
 import torch
 from jaxtyping import Float64
@@ -55,11 +55,30 @@ def gramian(gradients: Gradients, *, chunk_elements: int | None = None) -> Float
         InvalidTypeError: If a gradient is missing, sparse, or not of a real floating-point dtype.
 
     Source:
-        Sections 2.2 and 2.8b of the brief.
+        Beyond the paper, whose code decomposes the m x N matrix: ``x = U^+ w = U^T (U U^T)^+ w``, so that the dot
+        products suffice, and float64 sums keep nearly opposite gradients apart at any number of parameters.
     """
     if chunk_elements is not None and chunk_elements < 1:
         raise InvalidValueError(f"chunk_elements={chunk_elements} must be at least 1")
     return _accumulate(_checked(gradients), chunk_elements, scale=1.0)
+
+
+@overload
+def weighted_sum(
+    gradients: Tensor | Sequence[Tensor], alpha: Tensor, *, accumulate: torch.dtype | None = None
+) -> Tensor: ...
+
+
+@overload
+def weighted_sum(
+    gradients: Sequence[Sequence[Tensor]], alpha: Tensor, *, accumulate: torch.dtype | None = None
+) -> list[Tensor]: ...
+
+
+@overload
+def weighted_sum(
+    gradients: Gradients, alpha: Tensor, *, accumulate: torch.dtype | None = None
+) -> Tensor | list[Tensor]: ...
 
 
 def weighted_sum(
@@ -73,8 +92,9 @@ def weighted_sum(
     Args:
         gradients: As for ``gramian``.
         alpha: One coefficient per loss, (m,), float64.
-        accumulate: ``torch.float64`` to sum in float64, chunk by chunk, whatever the dtype of the gradients: for a sum
-            that cancels (``accumulation_dtype``). None sums in float32 and in float64 where the gradients have it.
+        accumulate: ``torch.float64`` to sum in float64, chunk by chunk, whatever the dtype of the gradients, as a sum
+            that cancels needs (``accumulation_dtype`` tells). None sums in float32, or in float64 where the gradients
+            have it.
 
     Returns:
         A vector (N,) for a matrix, a tensor of the shape of one gradient for a sequence of tensors, or a list with one
@@ -91,7 +111,7 @@ def weighted_sum(
             f"alpha has shape {tuple(alpha.shape)}, but there are {num_losses} losses: give one coefficient each"
         )
     terms = [(loss, coefficient) for loss, coefficient in enumerate(alpha.tolist()) if coefficient != 0.0]
-    with torch.no_grad(), _autocast_off(checked):
+    with torch.no_grad(), autocast_off(_first(checked).device):
         if isinstance(checked, Tensor):
             return _combine_matrix(checked, terms, accumulate)
         combined = _combine_columns(checked, terms, accumulate)
@@ -117,18 +137,59 @@ def scaled_gramian(gradients: Gradients) -> tuple[Float64[Tensor, "losses losses
     checked = _checked(gradients)
     product = _accumulate(checked, None, scale=1.0)
     columns = [tuple(checked)] if isinstance(checked, Tensor) else checked
+    if all(column[0].dtype != torch.float64 for column in columns):
+        return product, 1.0
     lowest, highest = _SQUARED_NORM_RANGE
-    if all(column[0].dtype != torch.float64 for column in columns) or all(
-        lowest < squared_norm < highest for squared_norm in product.diagonal().tolist()
-    ):
+    squared_norms = product.diagonal().tolist()
+    suspects = [loss for loss, squared in enumerate(squared_norms) if not lowest < squared < highest]
+    if not any(_peak(columns, loss) > 0.0 for loss in suspects):
         return product, 1.0
-    peaks = [float(gradient.abs().max()) for column in columns for gradient in column if gradient.numel()]
-    peaks = [peak for peak in peaks if peak != 0.0]
-    if not peaks or not all(map(math.isfinite, peaks)):
+    peaks = [peak for peak in (_peak(columns, loss) for loss in range(len(squared_norms))) if peak > 0.0]
+    if not all(map(math.isfinite, peaks)):
         return product, 1.0
-    exponent = round((math.log2(max(peaks)) + math.log2(min(peaks))) / 2.0)
-    unit = 2.0 ** max(-1000, min(1000, exponent))
+    top, bottom = math.log2(max(peaks)), math.log2(min(peaks))
+    # Halfway between the largest and the smallest gradient, but never so low that the largest would overflow.
+    unit = 2.0 ** min(1000, max(-1000, round(max((top + bottom) / 2.0, top - 480.0))))
     return _accumulate(checked, None, scale=1.0 / unit), unit
+
+
+def _peak(columns: Columns, loss: int) -> float:
+    """Largest magnitude in the gradient of a loss; infinite where it is not finite."""
+    peaks = [float(torch.linalg.vector_norm(column[loss], torch.inf)) for column in columns if column[loss].numel()]
+    return max(peaks, default=0.0) if all(map(math.isfinite, peaks)) else math.inf
+
+
+def accumulation_dtype(
+    gramian: Float64[Tensor, "losses losses"], alpha: Float64[Tensor, " losses"]
+) -> torch.dtype | None:
+    """Precision that the weighted sum of an update needs.
+
+    Args:
+        gramian: Dot products of the gradients.
+        alpha: Coefficients of the update, on the same device.
+
+    Returns:
+        float64 where the terms ``alpha_j g_j`` cancel so far that rounding them in float32 could turn the update
+        against a loss; None where the ordinary precision serves.
+    """
+    # Rounding turns d by eps / r for r = |d| / sum_j |alpha_j g_j|, and cosines can be as small as r: their signs are
+    # safe for r well above sqrt(eps(float32)) = 3e-4.
+    total = float(alpha.abs() @ gramian.diagonal().sqrt())
+    return torch.float64 if float(alpha @ gramian @ alpha) < (1e-2 * total) ** 2 else None
+
+
+def autocast_off(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Keep autocast from rounding float32 products to half precision.
+
+    Args:
+        device: Where the products are formed.
+
+    Returns:
+        A context manager.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
 
 
 def coarsest_dtype(gradients: Gradients) -> torch.dtype:
@@ -205,35 +266,31 @@ def _describe(gradient: Tensor) -> str:
     return f"{tuple(gradient.shape)} {gradient.dtype} on {gradient.device}"
 
 
-def _autocast_off(checked: Tensor | Columns) -> contextlib.AbstractContextManager[object]:
-    # Autocast would round the products to half precision.
-    device = (checked if isinstance(checked, Tensor) else checked[0][0]).device.type
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return contextlib.nullcontext()
+def _first(checked: Tensor | Columns) -> Tensor:
+    return checked if isinstance(checked, Tensor) else checked[0][0]
 
 
 def _accumulate(checked: Tensor | Columns, chunk_elements: int | None, scale: float) -> Tensor:
-    first = checked if isinstance(checked, Tensor) else checked[0][0]
+    device = _first(checked).device
     num_losses = len(checked) if isinstance(checked, Tensor) else len(checked[0])
     totals: dict[torch.device, Tensor] = {}
     buffer: Tensor | None = None
-    with torch.no_grad(), _autocast_off(checked):
+    with torch.no_grad(), autocast_off(device):
         for block in _blocks(checked, num_losses, chunk_elements):
-            device = _float64_device(block.device)
-            if block.dtype != torch.float64 or block.device != device:
+            target = _float64_device(block.device)
+            if block.dtype != torch.float64 or block.device != target:
                 # One buffer for all blocks: fresh memory for each would cost more in page faults than the cast.
-                if buffer is None or buffer.device != device or buffer.numel() < block.numel():
-                    buffer = torch.empty(block.numel(), dtype=torch.float64, device=device)
+                if buffer is None or buffer.device != target or buffer.numel() < block.numel():
+                    buffer = torch.empty(block.numel(), dtype=torch.float64, device=target)
                 block = buffer[: block.numel()].view(block.shape).copy_(block)
             if scale != 1.0:
                 block = block * scale
-            if device in totals:
-                totals[device].addmm_(block, block.T)
+            if target in totals:
+                totals[target].addmm_(block, block.T)
             else:
-                totals[device] = block @ block.T
+                totals[target] = block @ block.T
         if not totals:
-            return torch.zeros(num_losses, num_losses, dtype=torch.float64, device=_float64_device(first.device))
+            return torch.zeros(num_losses, num_losses, dtype=torch.float64, device=_float64_device(device))
         total, *others = totals.values()
         for other in others:
             total += other.to(total.device)
@@ -289,45 +346,38 @@ def _working_dtype(dtype: torch.dtype, terms: list[tuple[int, float]], accumulat
 
 
 def _combine_matrix(matrix: Tensor, terms: list[tuple[int, float]], accumulate: torch.dtype | None) -> Tensor:
-    num_losses, num_parameters = matrix.shape
-    if not terms:
-        return matrix.new_zeros(num_parameters)
-    losses = [loss for loss, _ in terms]
     working = _working_dtype(matrix.dtype, terms, accumulate)
-    coefficients = torch.tensor([coefficient for _, coefficient in terms], dtype=torch.float64)
-    device = _float64_device(matrix.device) if working == torch.float64 else matrix.device
-    coefficients = coefficients.to(device, working)
-    if working == matrix.dtype and len(terms) == num_losses:
-        return coefficients @ matrix
-    combined = matrix.new_empty(num_parameters)
-    width = _chunk_width(matrix.device, num_losses, None)
-    for block, target in zip(matrix.split(width, dim=1), combined.split(width), strict=True):
-        target.copy_(coefficients @ block[losses].to(device, working))
-    return combined
+    if working == matrix.dtype and len(terms) == len(matrix):
+        return torch.tensor([coefficient for _, coefficient in terms], dtype=working).to(matrix.device) @ matrix
+    return _combine_promoted(tuple(matrix), terms, working)
 
 
 def _combine_columns(columns: Columns, terms: list[tuple[int, float]], accumulate: torch.dtype | None) -> list[Tensor]:
-    if not terms:
-        return [torch.zeros_like(column[0]) for column in columns]
-    (first, first_coefficient), *rest = terms
-    combined: list[Tensor | None] = [None] * len(columns)
     working = {dtype: _working_dtype(dtype, terms, accumulate) for dtype in {column[0].dtype for column in columns}}
+    combined: dict[int, Tensor] = {}
     native = [index for index, column in enumerate(columns) if column[0].dtype == working[column[0].dtype]]
-    if native:
+    if native and terms:
+        (first, first_coefficient), *rest = terms
         sums = list(torch._foreach_mul([columns[index][first] for index in native], first_coefficient))
         for loss, coefficient in rest:
             torch._foreach_add_(sums, [columns[index][loss] for index in native], alpha=coefficient)
-        for index, total in zip(native, sums, strict=True):
-            combined[index] = total
-    for index, column in enumerate(columns):
-        if combined[index] is None:
-            combined[index] = _combine_promoted(column, terms, working[column[0].dtype])
-    return cast(list[Tensor], combined)
+        combined = dict(zip(native, sums, strict=True))
+    return [
+        combined[index] if index in combined else _combine_promoted(column, terms, working[column[0].dtype])
+        for index, column in enumerate(columns)
+    ]
 
 
 def _combine_promoted(column: tuple[Tensor, ...], terms: list[tuple[int, float]], working: torch.dtype) -> Tensor:
-    device = _float64_device(column[0].device) if working == torch.float64 else column[0].device
-    total = torch.zeros(column[0].shape, dtype=working, device=device)
-    for loss, coefficient in terms:
-        total.add_(column[loss].to(device, working), alpha=coefficient)
-    return total.to(column[0].device, column[0].dtype)
+    """Sum in another dtype than that of the gradients, a chunk at a time."""
+    if not terms:
+        return torch.zeros_like(column[0])
+    combined = torch.empty_like(column[0], memory_format=torch.contiguous_format)
+    device = _float64_device(combined.device) if working == torch.float64 else combined.device
+    coefficients = torch.tensor([coefficient for _, coefficient in terms], dtype=torch.float64).to(device, working)
+    flat = [column[loss].reshape(-1) for loss, _ in terms]
+    width = _chunk_width(combined.device, len(terms), None)
+    for start, target in enumerate(combined.view(-1).split(width)):
+        block = torch.stack([gradient[start * width : (start + 1) * width] for gradient in flat])
+        target.copy_(coefficients @ block.to(device, working))
+    return combined

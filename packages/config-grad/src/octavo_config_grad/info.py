@@ -178,21 +178,6 @@ def skipped_info(gramian: Float64[Tensor, "losses losses"]) -> UpdateInfo:
     )
 
 
-def accumulation_dtype(info: UpdateInfo) -> torch.dtype | None:
-    """Precision that the weighted sum of an update needs.
-
-    Args:
-        info: Report of the update.
-
-    Returns:
-        float64 where the terms ``alpha_j g_j`` cancel so far that rounding them in float32 could turn the update
-        against a loss; None where the ordinary precision serves.
-    """
-    # Rounding turns the update by eps / r for r = |d| / sum_j |alpha_j g_j|, and the cosines can be as small as r: the
-    # sign of a cosine is safe for r >> sqrt(eps(float32)) = 3e-4.
-    return torch.float64 if info.length < 1e-2 * float(info.alpha.abs() @ info.norms) else None
-
-
 def check_gramian(gramian: Tensor) -> Float64[Tensor, "losses losses"]:
     """Refuse what cannot be a Gramian.
 

@@ -34,7 +34,7 @@ def from_torchjd(aggregator: Any, *, nonfinite: str = "raise") -> Aggregator:
         InvalidValueError: If ``nonfinite`` is another word.
 
     Source:
-        Beyond the paper: section 2.9 of the brief.
+        Beyond the paper: torchjd holds the aggregators that the field compares with.
     """
     bridge = _bridge()
     if not isinstance(aggregator, bridge.TorchJDAggregator | bridge.Weighting):
@@ -48,8 +48,8 @@ def to_torchjd(aggregator: Aggregator) -> Any:
     """Use an aggregator of this package in torchjd: ``jac_to_grad``, and ``autogram`` through ``.gramian_weighting``.
 
     Args:
-        aggregator: The aggregator; one that ``from_torchjd`` made of a torchjd object that works on coordinates gives that
-            object back.
+        aggregator: The aggregator; one that ``from_torchjd`` made of a torchjd object that works on coordinates gives
+            that object back.
 
     Returns:
         A ``torchjd.aggregation.GramianWeightedAggregator`` that forms the Gramian in float64, whatever the dtype of the
@@ -60,7 +60,7 @@ def to_torchjd(aggregator: Aggregator) -> Any:
         InvalidTypeError: If the object is not an aggregator of this package.
 
     Source:
-        Beyond the paper: section 2.9 of the brief.
+        Beyond the paper: torchjd's users asked for ConFIG as a weighting of the Gramian.
     """
     bridge = _bridge()
     if not isinstance(aggregator, Aggregator):

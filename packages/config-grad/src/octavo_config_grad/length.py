@@ -82,7 +82,7 @@ def update_length(
         InvalidTypeError: If the model is of another type.
 
     Source:
-        Section 2.4 of the brief (official ``length_model.py``); ``"inverse_*"`` are the ``tau / cos`` variants of the
+        The length models of the paper and its released code; ``"inverse_*"`` are the ``tau / cos`` variants of the
         paper's study code.
     """
     check_length_model(model, len(norms))

@@ -7,19 +7,18 @@ cache answers the second: the (2m + 8)N numbers of a step are moved once, with n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float64
-from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
 from octavo_config_grad.distributed import local_tensor
 
-__all__ = ["MOMENT_NAMES", "Moments", "Piece", "Stretch", "check_saved_moments"]
+__all__ = ["MOMENT_NAMES", "Moments", "Piece", "Stretch", "to_float64"]
 
 MOMENT_NAMES = {
     "pseudo": {"exp_avgs": True, "pseudo_exp_avg": False, "exp_avg_sq": False},
@@ -87,7 +86,9 @@ class Moments:
             (m, ...), ``pseudo_exp_avg`` and ``exp_avg_sq``, or ``exp_avgs`` and ``exp_avg_sqs`` (m, ...) if separate.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], groups: Sequence[int], num_losses: int, second_moment: str) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], groups: Sequence[int], num_losses: int, second_moment: str
+    ) -> None:
         self.parameters = list(parameters)
         self.num_losses = num_losses
         self.second_moment = second_moment
@@ -278,37 +279,6 @@ class Moments:
             if key not in cast:
                 cast[key] = torch.as_tensor(weights, device=key[0], dtype=key[1])
             yield stretch, cast[key]
-
-
-def check_saved_moments(
-    saved: Mapping[int, Mapping[str, Tensor]],
-    parameters: Sequence[Tensor],
-    names: Mapping[int, str],
-    num_losses: int,
-    second_moment: str,
-) -> None:
-    """Refuse saved moments that do not fit the parameters.
-
-    Args:
-        saved: Moments by parameter position and name.
-        parameters: All parameters of the optimizer.
-        names: Their names for messages, by ``id``.
-        num_losses: Number of losses, m.
-        second_moment: ``"pseudo"`` or ``"separate"``.
-
-    Raises:
-        InvalidValueError: If a moment is missing or has another shape; the parameter is named.
-    """
-    for position, moments in saved.items():
-        shape = local_tensor(parameters[position]).shape
-        for name, per_loss in MOMENT_NAMES[second_moment].items():
-            expected = (num_losses, *shape) if per_loss else tuple(shape)
-            found = tuple(moments[name].shape) if name in moments else None
-            if found != expected:
-                raise InvalidValueError(
-                    f"the saved {name} of {names[id(parameters[position])]} has shape {found}, expected {expected}; "
-                    "build the optimizer for the same parameters"
-                )
 
 
 def to_float64(tensor: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,13 +10,11 @@ import torch
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor
 
-from octavo_config_grad.aggregators import Aggregator, ConFIG
 from octavo_config_grad.backward import (
     all_finite,
     autocast_off,
     check_choice,
     check_distinct,
-    check_groups,
     evaluate_loss,
     is_scaling,
     loss_gradient,
@@ -27,9 +24,11 @@ from octavo_config_grad.backward import (
 )
 from octavo_config_grad.distributed import Reducer
 from octavo_config_grad.info import UpdateInfo
-from octavo_config_grad.moments import Moments, Stretch, check_saved_moments
+from octavo_config_grad.loss_history import LossHistory
+from octavo_config_grad.moments import Moments, Stretch
+from octavo_config_grad.momentum_checks import check_group, check_saved_state, common_betas
 from octavo_config_grad.selection import LossSelector, loss_indices
-from octavo_config_grad.solution import Solution
+from octavo_config_grad.solution import Solution, checked_aggregator
 
 __all__ = ["MConFIG"]
 
@@ -98,7 +97,7 @@ class MConFIG(torch.optim.Optimizer):
         updates_per_step: Any = 1,
         select: Any = "round_robin",
         seed: int = 0,
-        aggregator: Aggregator | None = None,
+        aggregator: Any = None,
         second_moment: str = "pseudo",
         nonfinite: str = "raise",
         recompute_every: int = 1000,
@@ -114,7 +113,7 @@ class MConFIG(torch.optim.Optimizer):
             raise InvalidValueError("num_losses=0; M-ConFIG needs at least one loss")
         if recompute_every < 1:
             raise InvalidValueError(f"recompute_every={recompute_every}; give at least 1")
-        self.aggregator = ConFIG() if aggregator is None else aggregator
+        self.aggregator = checked_aggregator(aggregator)
         if self.aggregator.needs_gradients:
             raise InvalidTypeError(
                 f"{self.aggregator} works on the coordinates of gradients, but M-ConFIG keeps only the Gramian of its "
@@ -129,10 +128,7 @@ class MConFIG(torch.optim.Optimizer):
         self._reducer = Reducer(reduction, process_group)
         self._selector = LossSelector(self.num_losses, updates_per_step=updates_per_step, select=select, seed=seed)
         self._step = 0
-        self._loss_steps = [0] * self.num_losses
-        self._excluded: set[int] = set()
-        self._values = np.full(self.num_losses, math.nan)
-        self._gramian = np.zeros((self.num_losses, self.num_losses))
+        self._history = LossHistory(self.num_losses)
         self._since_recompute = 0
         self._moments = Moments([], [], self.num_losses, second_moment)
         self._layout: list[tuple[int, torch.device]] | None = None
@@ -148,7 +144,7 @@ class MConFIG(torch.optim.Optimizer):
     @property
     def loss_steps(self) -> tuple[int, ...]:
         """Number of times each loss was refreshed, t_i."""
-        return tuple(self._loss_steps)
+        return tuple(self._history.steps)
 
     @property
     def last_info(self) -> UpdateInfo | None:
@@ -177,16 +173,11 @@ class MConFIG(torch.optim.Optimizer):
             InvalidValueError: If the option is unknown.
         """
         check_choice("unseen", unseen, ("freeze", "exclude"))
-        index = self.num_losses
         self.num_losses += 1
         self._selector.grow()
-        self._loss_steps.append(0)
-        self._values = np.append(self._values, math.nan)
-        self._gramian = np.pad(self._gramian, (0, 1))
-        if unseen == "exclude":
-            self._excluded.add(index)
+        self._history.append(excluded=unseen == "exclude")
         self._build_moments(self._moments.parameters)
-        return index
+        return self.num_losses - 1
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; they start as if their gradients had been zero so far.
@@ -200,32 +191,31 @@ class MConFIG(torch.optim.Optimizer):
         """
         super().add_param_group(param_group)
         try:
-            self._check_group(self.param_groups[-1])
+            check_group(self.param_groups[-1], self.param_groups)
         except Exception:
             self.param_groups.pop()
             raise
 
     @torch.no_grad()
-    def step(self, losses: Any = None, *, closure: Any = None, scaler: Any = None) -> dict[int, Tensor]:
+    def step(self, closure: Any = None, *, scaler: Any = None) -> Any:
         """Refresh the moments of the given losses and update the parameters.
 
         Args:
-            losses: Mapping from loss index to a scalar tensor with a graph, or to a function that returns one. Or a
-                sequence of all m losses; or a single loss if m = 1; or a function that returns any of these. Losses
-                other than those of :meth:`next_losses` are allowed.
-            closure: Another name for ``losses``, for callers of ``step(closure=...)``.
+            closure: The losses: a mapping from loss index to a scalar tensor with a graph, or to a function without
+                arguments that returns one; a sequence of all m losses; a single loss if m = 1; or a function that
+                returns any of these. Losses other than those of :meth:`next_losses` are allowed.
             scaler: ``torch.amp.GradScaler``: losses are scaled, gradients unscaled once, and the step is skipped if
                 they are not finite. Call ``scaler.update()`` afterwards as usual.
 
         Returns:
-            The refreshed losses by index, detached.
+            The refreshed losses, a dict from index to detached tensor.
 
         Raises:
             InvalidValueError: If an index is out of range or repeated, a loss is not a scalar or has no graph, or a
                 gradient is not finite under ``nonfinite="raise"``.
             InvalidTypeError: If a loss is neither a tensor nor a function.
         """
-        values, weights = self._refresh(losses, closure, scaler)
+        values, weights = self._refresh(closure, scaler)
         if weights is None:
             return values
         lrs = [float(group["lr"]) for group in self.param_groups]
@@ -238,7 +228,7 @@ class MConFIG(torch.optim.Optimizer):
         return values
 
     @torch.no_grad()
-    def direction(self, losses: Any = None, *, closure: Any = None, scaler: Any = None) -> list[Tensor]:
+    def direction(self, closure: Any, *, scaler: Any = None) -> list[Tensor]:
         """Advance the moments as :meth:`step` does, but return the update instead of making it.
 
         What comes back, times the learning rate, is what :meth:`step` would subtract (weight decay aside). Given to
@@ -246,7 +236,6 @@ class MConFIG(torch.optim.Optimizer):
         that the paper reports as worse.
 
         Args:
-            losses: As for :meth:`step`.
             closure: As for :meth:`step`.
             scaler: As for :meth:`step`.
 
@@ -257,7 +246,7 @@ class MConFIG(torch.optim.Optimizer):
             InvalidValueError: As for :meth:`step`.
             InvalidTypeError: As for :meth:`step`.
         """
-        _, weights = self._refresh(losses, closure, scaler)
+        _, weights = self._refresh(closure, scaler)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         directions = [torch.zeros_like(parameter) for parameter in parameters]
         if weights is not None:
@@ -267,9 +256,9 @@ class MConFIG(torch.optim.Optimizer):
                 torch._foreach_copy_(self._moments.targets(stretch, places), stretch.parts)
         return directions
 
-    def _refresh(self, losses: Any, closure: Any, scaler: Any) -> tuple[dict[int, Tensor], np.ndarray | None]:
+    def _refresh(self, closure: Any, scaler: Any) -> tuple[dict[int, Tensor], np.ndarray | None]:
         """Move the moments and solve for the weights of the update: None while there is no update."""
-        chosen = named_losses(losses if closure is None else closure, self.num_losses)
+        chosen = named_losses(closure, self.num_losses)
         indices = loss_indices(chosen, self.num_losses, "step")
         check_distinct(list(chosen.values()))
         trainable = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -303,36 +292,49 @@ class MConFIG(torch.optim.Optimizer):
         betas = self._betas()
         for index, vectors in zip(indices, flat, strict=True):
             self._moments.refresh(index, vectors, betas)
-            self._loss_steps[index] += 1
-            self._values[index] = float(values[index])
-            self._excluded.discard(index)
+            self._history.record(index, float(values[index]))
         if self.second_moment == "pseudo":
-            self._update_gramian(indices)
+            self._refresh_gramian(indices)
         self._selector.advance()
-
-        if any(steps == 0 and index not in self._excluded for index, steps in enumerate(self._loss_steps)):
+        if not self._history.ready():
             return None
+        corrections = self._history.corrections(betas)
         if self.second_moment == "pseudo":
-            scale = 1.0 / self._corrections(betas)[0]
-            weights = scale * self._solve(self._gramian * scale * scale[:, None])
+            scale = 1.0 / corrections[0]
+            weights = scale * self._solve(self._history.gramian * scale * scale[:, None])
         else:
-            products = self._moments.normalised_gramian(self._corrections(betas), self._eps())
-            weights = self._solve(self._sum_shards(products))
+            weights = self._solve(self._sum_shards(self._moments.normalised_gramian(corrections, self._eps())))
         self._step += 1
         return weights
 
+    def _refresh_gramian(self, indices: list[int]) -> None:
+        # The dot products are recomputed, not moved by increments, so rounding errors do not pile up; the occasional
+        # full pass also heals a Gramian whose moments were edited from outside.
+        self._since_recompute += 1
+        if self._since_recompute >= self.recompute_every:
+            indices = list(range(self.num_losses))
+            self._since_recompute = 0
+        self._history.set_products(indices, self._sum_shards(self._moments.dot_products(indices)))
+
     def _solve(self, gramian: np.ndarray) -> np.ndarray:
-        losses = self._values.copy()
-        active = np.array([index for index in range(self.num_losses) if index not in self._excluded])
-        if self._excluded:
+        """Coefficients of the aggregator, zero for excluded losses."""
+        losses, active = self._history.values, self._history.active()
+        if len(active) < self.num_losses:
             gramian, losses = gramian[np.ix_(active, active)], losses[active]
         self._solution = Solution(
-            self.aggregator, torch.from_numpy(gramian), torch.from_numpy(losses), gradient_dtype=self._precision
+            self.aggregator, torch.from_numpy(gramian), losses.tolist(), gradient_dtype=self._precision
         )
-        alpha = self._reducer.share_weights(self._solution.alpha, self._device())
         weights = np.zeros(self.num_losses)
-        weights[active] = alpha.numpy(force=True)
+        weights[active] = self._reducer.share_weights(self._solution.alpha, self._device()).numpy(force=True)
         return weights
+
+    def _updates(self, weights: np.ndarray) -> Iterator[Stretch]:
+        betas, eps = self._betas(), self._eps()
+        with autocast_off(self._device()):
+            if self.second_moment == "pseudo":
+                yield from self._moments.pseudo_updates(weights, betas, self._step, eps)
+            else:
+                yield from self._moments.separate_updates(weights, self._history.corrections(betas), eps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as copies.
@@ -350,10 +352,7 @@ class MConFIG(torch.optim.Optimizer):
             "num_losses": self.num_losses,
             "second_moment": self.second_moment,
             "step": self._step,
-            "loss_steps": list(self._loss_steps),
-            "excluded": sorted(self._excluded),
-            "losses": torch.from_numpy(self._values.copy()),
-            "gramian": torch.from_numpy(self._gramian.copy()),
+            "history": self._history.state_dict(),
             "since_recompute": self._since_recompute,
             "skipped_steps": self.skipped_steps,
             "selector": self._selector.state_dict(),
@@ -372,7 +371,8 @@ class MConFIG(torch.optim.Optimizer):
                 another kind of selection.
         """
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        self._check_state(state_dict)
+        check_saved_state(state_dict, self.param_groups, num_losses=self.num_losses, second_moment=self.second_moment)
+        self._selector.check_state(state_dict["mconfig"]["selector"])
         own, moments = state_dict["mconfig"], state_dict["state"]
         self.aggregator.load_state_dict(own["aggregator"])
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
@@ -380,10 +380,7 @@ class MConFIG(torch.optim.Optimizer):
             group["betas"] = tuple(group["betas"])
         self._selector.load_state_dict(own["selector"])
         self._step = own["step"]
-        self._loss_steps = list(own["loss_steps"])
-        self._excluded = set(own["excluded"])
-        self._values = own["losses"].numpy(force=True).copy()
-        self._gramian = own["gramian"].numpy(force=True).copy()
+        self._history.load_state_dict(own["history"])
         self._since_recompute = own["since_recompute"]
         self.skipped_steps = own["skipped_steps"]
         self._solution = None
@@ -393,44 +390,9 @@ class MConFIG(torch.optim.Optimizer):
             for name, view in views.items():
                 view.copy_(moments[key][name])
 
-    def _check_state(self, state: Any) -> None:
-        if not isinstance(state, dict) or not {"state", "param_groups", "mconfig"} <= state.keys():
-            raise InvalidValueError("this is not the state of a MConFIG optimizer; give what its state_dict() returned")
-        own = state["mconfig"]
-        if own["num_losses"] != self.num_losses:
-            raise InvalidValueError(
-                f"the saved state has {own['num_losses']} losses, this optimizer {self.num_losses}; build it with "
-                f"num_losses={own['num_losses']}, and call add_loss() after loading for more"
-            )
-        check_choice("second_moment of the saved state", own["second_moment"], (self.second_moment,))
-        self._selector.check_state(own["selector"])
-        check_groups(state, self.param_groups)
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        names = parameter_names(self.param_groups)
-        check_saved_moments(state["state"], parameters, names, self.num_losses, self.second_moment)
-
     def __getstate__(self) -> dict[str, Any]:
         # The base class would keep only groups and state; "step" is where schedulers hang their bound wrapper.
         return {name: value for name, value in self.__dict__.items() if name != "step"}
-
-    def _updates(self, weights: np.ndarray) -> Iterator[Stretch]:
-        betas, eps = self._betas(), self._eps()
-        with autocast_off(self._device()):
-            if self.second_moment == "pseudo":
-                yield from self._moments.pseudo_updates(weights, betas, self._step, eps)
-            else:
-                yield from self._moments.separate_updates(weights, self._corrections(betas), eps)
-
-    def _update_gramian(self, indices: list[int]) -> None:
-        # The dot products are recomputed, not moved by increments, so rounding errors do not pile up; the occasional
-        # full pass also heals a Gramian whose moments were edited from outside.
-        self._since_recompute += 1
-        if self._since_recompute >= self.recompute_every:
-            indices = list(range(self.num_losses))
-            self._since_recompute = 0
-        rows = self._sum_shards(self._moments.dot_products(indices))
-        self._gramian[indices] = rows
-        self._gramian[:, indices] = rows.T
 
     def _sum_shards(self, entries: np.ndarray) -> np.ndarray:
         if self._reducer.active() != "sharded":
@@ -438,23 +400,13 @@ class MConFIG(torch.optim.Optimizer):
         return self._reducer.sum_shards(torch.from_numpy(entries).to(self._device())).cpu().numpy()
 
     def _betas(self) -> tuple[float, float]:
-        betas = self.param_groups[0]["betas"]
-        if any(group["betas"] != betas for group in self.param_groups[1:]):
-            raise InvalidValueError(
-                "betas differ between parameter groups; M-ConFIG needs common ones, since the Gramian of the moments "
-                "couples all parameters"
-            )
-        return betas
+        return common_betas(self.param_groups)
 
     def _eps(self) -> list[float]:
         return [group["eps"] for group in self.param_groups]
 
     def _device(self) -> torch.device:
         return self.param_groups[0]["params"][0].device
-
-    def _corrections(self, betas: tuple[float, float]) -> np.ndarray:
-        # An excluded loss has t_i = 0; its moment is zero and its weight too, so any divisor will do.
-        return np.array([[1.0 - beta ** max(steps, 1) for steps in self._loss_steps] for beta in betas])
 
     def _report_nonfinite(
         self,
@@ -491,7 +443,8 @@ class MConFIG(torch.optim.Optimizer):
         lost = not tracked.issubset(id(parameter) for parameter in trainable)
         self._build_moments([trainable[position] for position in self._positions])
         if lost and self.second_moment == "pseudo":
-            self._gramian = self._sum_shards(self._moments.dot_products(range(self.num_losses)))
+            everything = list(range(self.num_losses))
+            self._history.set_products(everything, self._sum_shards(self._moments.dot_products(everything)))
 
     def _build_moments(self, parameters: Sequence[Tensor]) -> None:
         group_of = {id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]}
@@ -504,21 +457,3 @@ class MConFIG(torch.optim.Optimizer):
             self.state.pop(parameter, None)
         for parameter, views in zip(self._moments.parameters, self._moments.views, strict=True):
             self.state[parameter] = views
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        betas = group["betas"]
-        if not (isinstance(betas, tuple | list) and len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas)):
-            raise InvalidValueError(f"betas={betas!r}; give two numbers from 0 up to but not including 1")
-        group["betas"] = (float(betas[0]), float(betas[1]))
-        for name in ("lr", "weight_decay"):
-            if not 0.0 <= float(group[name]) < math.inf:
-                raise InvalidValueError(f"{name}={group[name]!r}; give a finite number >= 0")
-        if not 0.0 < group["eps"] < math.inf:
-            raise InvalidValueError(f"eps={group['eps']!r}; give a finite number > 0")
-        names = parameter_names(self.param_groups)
-        for parameter in group["params"]:
-            if not parameter.is_floating_point():
-                raise InvalidTypeError(
-                    f"{names[id(parameter)]} has dtype {parameter.dtype}; M-ConFIG takes real floating-point parameters"
-                )
-        self._betas()

@@ -12,7 +12,6 @@ import torch
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
-from octavo_config_grad.aggregators import Aggregator, ConFIG
 from octavo_config_grad.backward import (
     all_finite,
     autocast_off,
@@ -29,7 +28,7 @@ from octavo_config_grad.distributed import Reducer, as_gradient, local_tensor
 from octavo_config_grad.gramian import coarsest_dtype, gramian, scaled_gramian, weighted_sum
 from octavo_config_grad.info import UpdateInfo
 from octavo_config_grad.moments import to_float64
-from octavo_config_grad.solution import Solution
+from octavo_config_grad.solution import Solution, checked_aggregator
 
 __all__ = ["ConFIGOptimizer"]
 
@@ -95,7 +94,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         optimizer: Any,
-        aggregator: Aggregator | None = None,
+        aggregator: Any = None,
         *,
         shared: Any = None,
         heads: Any = None,
@@ -116,7 +115,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         if not (clip is None or callable(clip)) and not 0.0 < float(clip) < math.inf:
             raise InvalidValueError(f"clip={clip!r}; give a finite norm > 0, a function of the parameters, or None")
         self.optimizer = optimizer
-        self.aggregator = ConFIG() if aggregator is None else aggregator
+        self.aggregator = checked_aggregator(aggregator)
         self.clip = clip
         self.gradients_by = gradients_by
         self._info: UpdateInfo | Solution | None = None
@@ -136,15 +135,27 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         """Parameter groups of the wrapped optimizer."""
         return self.optimizer.param_groups
 
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = groups
+
     @property
     def state(self) -> defaultdict[Tensor, Any]:
         """State of the wrapped optimizer."""
         return self.optimizer.state
 
+    @state.setter
+    def state(self, state: defaultdict[Tensor, Any]) -> None:
+        self.optimizer.state = state
+
     @property
     def defaults(self) -> dict[str, Any]:
         """Default options of the wrapped optimizer."""
         return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.optimizer.defaults = defaults
 
     @property
     def last_info(self) -> UpdateInfo | None:
@@ -225,24 +236,24 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         return self.last_info
 
     @torch.no_grad()
-    def step(self, losses: Any = None, *, closure: Any = None, scaler: Any = None) -> list[Tensor] | None:
+    def step(self, closure: Any = None, *, scaler: Any = None) -> Any:
         """Combine the gradients of the losses, and of what was accumulated, and let the wrapped optimizer step.
 
         Args:
-            losses: As for :meth:`accumulate`; None to step on what was accumulated or combined.
-            closure: Another name for ``losses``, for callers of ``step(closure=...)``.
+            closure: The losses, as for :meth:`accumulate`; None, or a function that returns None, to step on what was
+                accumulated or combined.
             scaler: ``torch.amp.GradScaler``: the losses are scaled, the update is unscaled once, then clipped, and the
                 step is skipped if it is not finite. Call ``scaler.update()`` afterwards as usual.
 
         Returns:
-            The losses given, detached; None if none were.
+            The losses given, a list of detached tensors; None if none were.
 
         Raises:
             InvalidStateError: If there is nothing to step on.
             InvalidValueError: As for :meth:`accumulate` and :meth:`combine`.
             InvalidTypeError: As for :meth:`accumulate`.
         """
-        losses = closure if losses is None else losses
+        losses = closure
         if callable(losses) and not isinstance(losses, Tensor):
             with torch.enable_grad():
                 losses = losses()
@@ -341,7 +352,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         self._combined = True
 
     def _aggregate(self, gradients: list[list[Tensor]], values: list[Tensor]) -> list[Tensor]:
-        losses = torch.tensor([float(value) for value in values], dtype=torch.float64)
+        losses = [float(value) for value in values]
         precision = coarsest_dtype(gradients)
         packed = _pack(gradients)
         if self.aggregator.needs_gradients:
@@ -352,23 +363,26 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                 )
             update, self._info = self.aggregator.aggregate(packed, losses)
             return _unpack(update, gradients[0])
-        if self._reducer.active() == "sharded":
-            products, unit = self._reducer.sum_shards(gramian(packed)), 1.0
-        elif isinstance(packed, Tensor) and precision != torch.float64:
-            packed = to_float64(packed)
+        if isinstance(packed, Tensor) and precision != torch.float64:
+            packed = to_float64(packed)  # products of smaller types cannot overflow there
             products, unit = packed @ packed.T, 1.0
+        elif self._reducer.active() == "sharded":
+            products, unit = gramian(packed), 1.0
         else:
             products, unit = scaled_gramian(packed)
-        self._info = Solution(self.aggregator, products.cpu(), losses, gradient_dtype=precision, unit=unit)
+        products = self._reducer.sum_shards(products).cpu()
+        self._info = Solution(self.aggregator, products, losses, gradient_dtype=precision, unit=unit)
         alpha = self._reducer.share_weights(self._info.alpha, gradients[0][0].device)
-        return _unpack(weighted_sum(packed, alpha), gradients[0])
+        update = alpha.to(packed) @ packed if isinstance(packed, Tensor) else weighted_sum(packed, alpha)
+        return _unpack(update, gradients[0])
 
     def _check_finite(self, heads: list[Tensor], gradients: list[Tensor]) -> None:
         for parameter, gradient in zip(heads, gradients, strict=True):
             if not all_finite([gradient]):
+                name = parameter_names(self.param_groups)[id(parameter)]
                 raise InvalidValueError(
-                    f"the gradient of the summed losses with respect to {parameter_names(self.param_groups)[id(parameter)]} "
-                    "is not finite; lower the learning rate, or give the aggregator nonfinite='skip'"
+                    f"the gradient of the summed losses with respect to {name} is not finite; lower the learning rate, "
+                    "or give the aggregator nonfinite='skip'"
                 )
 
     def _clip_update(self) -> None:

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float64
+from octavo_core.errors import InvalidTypeError
 from torch import Tensor
 
 from octavo_config_grad._solver import SAFE_PIVOT
 from octavo_config_grad.aggregators import Aggregator, ConFIG
 from octavo_config_grad.info import UpdateInfo, check_finite, nonfinite_losses, skipped_info, update_info
 
-__all__ = ["Solution"]
+__all__ = ["Solution", "checked_aggregator"]
 
 # Largest number of losses for which plain Python floats are faster than LAPACK behind NumPy.
 _PLAIN_SIZE = 8
+
+
+def checked_aggregator(aggregator: Any) -> Aggregator:
+    """Return the aggregator, ``ConFIG()`` for None.
+
+    Args:
+        aggregator: What the caller passed.
+
+    Raises:
+        InvalidTypeError: If it is not an ``Aggregator``.
+    """
+    if aggregator is None:
+        return ConFIG()
+    if not isinstance(aggregator, Aggregator):
+        raise InvalidTypeError(
+            f"aggregator is a {type(aggregator).__name__}; give an Aggregator such as ConFIG(), or from_torchjd(...)"
+        )
+    return aggregator
 
 
 class Solution:
@@ -26,7 +47,7 @@ class Solution:
     Args:
         aggregator: The aggregator.
         gramian: Dot products of the gradients, float64 on the CPU.
-        losses: Loss values, float64 on the CPU.
+        losses: Loss values.
         gradient_dtype: Precision of the gradients, for ``info.reliable``.
         unit: The Gramian is that of the gradients divided by this.
 
@@ -42,7 +63,7 @@ class Solution:
         self,
         aggregator: Aggregator,
         gramian: Float64[Tensor, "losses losses"],
-        losses: Float64[Tensor, " losses"],
+        losses: Sequence[float],
         *,
         gradient_dtype: torch.dtype,
         unit: float = 1.0,
@@ -54,7 +75,7 @@ class Solution:
             alpha = _plain_coefficients(aggregator, gramian)
             if alpha is None:
                 check_finite(gramian)
-                alpha = aggregator.coefficients(gramian, losses)
+                alpha = aggregator.coefficients(gramian, torch.tensor(losses, dtype=torch.float64))
             self.alpha = alpha
         self._gramian = gramian
         self._gradient_dtype = gradient_dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import torch
@@ -12,10 +13,9 @@ from octavo_core.errors import InvalidStateError, InvalidValueError
 from torch import Tensor
 
 from octavo_config_grad._solver import cosine_matrix, least_squares_coefficients, minimum_norm_coefficients
-from octavo_config_grad.gramian import Gradients, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import Gradients, accumulation_dtype, scaled_gramian, weighted_sum
 from octavo_config_grad.info import (
     UpdateInfo,
-    accumulation_dtype,
     check_finite,
     check_gramian,
     check_rtol,
@@ -70,8 +70,8 @@ def config_weights(
         InvalidStateError: If ``rank_policy="error"`` and the gradients are dependent.
 
     Source:
-        Paper Eq. 1-3 in the Gramian form of section 2.2 of the brief. ``"maxmin"`` is beyond the paper, whose claim of
-        positive cosines fails for dependent gradients (section 2.3).
+        Paper Eq. 1-3, with ``x = U^+ w = U^T R^+ w``. ``"maxmin"`` is beyond the paper, whose claim of positive cosines
+        fails for linearly dependent gradients.
     """
     entries = check_gramian(gramian)
     size = len(entries)
@@ -96,6 +96,28 @@ def config_weights(
         update_norm = abs(signed_length)
     info = report(norms, cosines, alpha, update_cosines, update_norm, rank, rtol, gradient_dtype)
     return info.alpha.to(gramian.device, copy=True), info
+
+
+@overload
+def config_update(
+    gradients: Tensor | Sequence[Tensor],
+    direction_weights: Tensor | Sequence[float | int] | None = None,
+    *,
+    length: LengthModel = "projection",
+    rank_policy: str = "lstsq",
+    rtol: float | None = None,
+) -> Tensor: ...
+
+
+@overload
+def config_update(
+    gradients: Sequence[Sequence[Tensor]],
+    direction_weights: Tensor | Sequence[float | int] | None = None,
+    *,
+    length: LengthModel = "projection",
+    rank_policy: str = "lstsq",
+    rtol: float | None = None,
+) -> list[Tensor]: ...
 
 
 def config_update(
@@ -133,9 +155,9 @@ def config_update(
         >>> config_update(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
         tensor([3.5000, 3.5000])
     """
-    product, _ = scaled_gramian(gradients)
-    alpha, info = config_weights(product, direction_weights, length=length, rank_policy=rank_policy, rtol=rtol)
-    return weighted_sum(gradients, alpha, accumulate=accumulation_dtype(info))
+    product = scaled_gramian(gradients)[0].cpu()
+    alpha, _ = config_weights(product, direction_weights, length=length, rank_policy=rank_policy, rtol=rtol)
+    return weighted_sum(gradients, alpha, accumulate=accumulation_dtype(product, alpha))
 
 
 def check_rank_policy(rank_policy: str) -> None:

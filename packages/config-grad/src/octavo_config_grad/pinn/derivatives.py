@@ -12,7 +12,7 @@ from torch.func import jvp
 
 from octavo_config_grad.pinn.network import MLP
 
-__all__ = ["MODES", "AutogradFields", "Fields", "ForwardFields", "SweepFields", "Wanted", "evaluate_fields"]
+__all__ = ["MODES", "AutogradFields", "Fields", "ForwardFields", "PartOfFields", "SweepFields", "Wanted", "evaluate_fields"]
 
 MODES = ("auto", "autograd", "jvp")
 """How derivatives are computed: ``"autograd"`` nests reverse mode, ``"jvp"`` nests ``torch.func.jvp``; ``"auto"`` sends
@@ -76,6 +76,23 @@ class Fields:
 
     def _derivative(self, column: int, orders: tuple[int, ...]) -> Tensor:
         raise NotImplementedError
+
+
+class PartOfFields(Fields):
+    """Some of the points of other fields, so that conditions can share one evaluation of the network.
+
+    Args:
+        whole: The fields at all points.
+        start: First point of the part.
+        end: The point after its last.
+    """
+
+    def __init__(self, whole: Fields, start: int, end: int) -> None:
+        super().__init__(whole.network, whole.points[start:end], whole._coordinates, whole._names)
+        self._whole, self._rows = whole, slice(start, end)
+
+    def _derivative(self, column: int, orders: tuple[int, ...]) -> Tensor:
+        return self._whole._derivative(column, orders)[self._rows]
 
 
 class AutogradFields(Fields):
@@ -149,7 +166,12 @@ class SweepFields(Fields):
     def _sweep(self) -> None:
         second = sorted({orders[0] for orders in self._wanted if len(orders) == 2})
         first = second + sorted({orders[0] for orders in self._wanted if len(orders) == 1} - set(second))
-        jets = self._network.derivatives(self.points, first, second)
+        # Values alone are cheaper through autograd's own layers.
+        jets = (
+            self._network.derivatives(self.points, first, second)
+            if first
+            else self._network(self.points).t().unsqueeze(1)
+        )
         keys = [(), *((i,) for i in first), *((i, i) for i in second)]
         pairs = [(column, orders) for column in range(jets.shape[0]) for orders in keys]
         self._blocks = dict(zip(pairs, jets.flatten(0, 1).unbind(0), strict=True))

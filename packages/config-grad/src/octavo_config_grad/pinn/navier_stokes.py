@@ -93,7 +93,7 @@ class Beltrami(Problem):
     def losses(self) -> Mapping[str, Condition | Sequence[Condition]]:
         """See :meth:`Problem.losses`."""
 
-        def deviation(f: Fields) -> tuple[Tensor, ...]:
+        def deviation(f: Fields) -> Tensor:
             return _deviation(self, f)
 
         pde = self.interior(lambda f: _navier_stokes(f, 1.0, "uvw", "xyz", time="t"))
@@ -132,6 +132,5 @@ def _navier_stokes(
     return (*momentum, sum(f(component, axis) for component, axis in zip(velocity, space, strict=True)))
 
 
-def _deviation(problem: Kovasznay | Beltrami, f: Fields) -> tuple[Tensor, ...]:
-    exact = problem.exact(f.points.detach()).unbind(1)
-    return tuple(f(name) - target for name, target in zip(problem.fields, exact, strict=True))
+def _deviation(problem: Kovasznay | Beltrami, f: Fields) -> Tensor:
+    return torch.stack([f(name) for name in problem.fields]) - problem.exact(f.points.detach()).t()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
-from octavo_config_grad.pinn.derivatives import Fields, Wanted, evaluate_fields
+from octavo_config_grad.pinn.derivatives import Fields, PartOfFields, Wanted, evaluate_fields
 from octavo_config_grad.pinn.reference import Reference
 from octavo_config_grad.pinn.sampling import Box, LatinHypercube, Region, face, faces, inside, periodic
 
@@ -49,8 +50,9 @@ class Condition:
     """Something that the solution makes zero on a region.
 
     Args:
-        residual: Function of :class:`Fields` that returns what should be zero at each point, shape (points,), or
-            several such tensors.
+        residual: Function of :class:`Fields` that returns what should be zero at each point: a tensor (points,);
+            several, whose mean squares are summed, as for the equations of a system; or one tensor (fields, points),
+            whose squares are averaged, as for the deviation from data.
         region: Where.
         points: The entry of :class:`PointCounts` that says how many points it draws.
     """
@@ -263,13 +265,24 @@ class Objective:
         self._mode = mode
         conditions = _losses(problem)
         self.names = tuple(conditions)
+        self._conditions = list(conditions.values())
         parameter = next(network.parameters())
-        options = {"seed": seed, "dtype": parameter.dtype, "device": parameter.device}
-        streams = iter(range(sum(map(len, conditions.values()))))
-        self._terms: list[list[tuple[Condition, LatinHypercube, Wanted]]] = [
-            [(c, LatinHypercube(c.region, getattr(points, c.points), stream=next(streams), **options), set()) for c in cs]
-            for cs in conditions.values()
+        streams = iter(range(sum(map(len, self._conditions))))
+        self._samplers = [
+            [
+                LatinHypercube(
+                    condition.region,
+                    getattr(points, condition.points),
+                    seed=seed,
+                    stream=next(streams),
+                    dtype=parameter.dtype,
+                    device=parameter.device,
+                )
+                for condition in group
+            ]
+            for group in self._conditions
         ]
+        self._wanted: list[Wanted] = [set() for _ in self._conditions]
         self.draws = [0] * len(self.names)
         """How often each loss was evaluated: the whole state of the sampling."""
 
@@ -287,29 +300,32 @@ class Objective:
         """
         number = self.draws[index] // self._resample_every
         self.draws[index] += 1
-        terms = [
-            mean_square(condition, self.problem, self.network, sampler.draw(number), mode=self._mode, wanted=wanted)
-            for condition, sampler, wanted in self._terms[index]
-        ]
-        return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
+        return mean_square(
+            self._conditions[index],
+            [sampler.draw(number) for sampler in self._samplers[index]],
+            self.problem,
+            self.network,
+            mode=self._mode,
+            wanted=self._wanted[index],
+        )
 
 
 def mean_square(
-    condition: Condition,
+    conditions: Sequence[Condition],
+    points: Sequence[Float[Tensor, "_ coordinates"]],
     problem: Problem,
     network: nn.Module,
-    points: Float[Tensor, "points coordinates"],
     *,
     mode: str = "auto",
     wanted: Wanted | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean square of a condition's residual, summed over its components.
+    """Mean squares of the residuals of some conditions, summed.
 
     Args:
-        condition: The condition.
-        problem: The problem it belongs to.
+        conditions: The conditions, which share one evaluation of the network.
+        points: Where to evaluate each.
+        problem: The problem they belong to.
         network: Maps points to fields.
-        points: Where to evaluate.
         mode: How derivatives are computed.
         wanted: See :func:`pinn.derivatives.evaluate_fields`.
 
@@ -317,20 +333,38 @@ def mean_square(
         The loss, differentiable with respect to the network's parameters.
 
     Raises:
-        InvalidTypeError: If the residual is not one tensor or several.
-        InvalidValueError: If it does not have the shape (points,).
+        InvalidTypeError: If a residual is not one tensor or several.
+        InvalidValueError: If one has another shape than :class:`Condition` allows.
     """
-    fields = evaluate_fields(network, points, problem.coordinates, problem.fields, mode=mode, wanted=wanted)
-    residual = condition.residual(fields)
-    parts = [residual] if isinstance(residual, Tensor) else list(residual)
-    for part in parts:
-        if not isinstance(part, Tensor):
-            raise InvalidTypeError(f"a residual must return tensors, got {type(part).__name__}")
-        if part.ndim != 1:
+    together = points[0] if len(points) == 1 else torch.cat(list(points))
+    fields = evaluate_fields(network, together, problem.coordinates, problem.fields, mode=mode, wanted=wanted)
+    if len(points) == 1:
+        parts = [fields]
+    else:
+        ends = list(accumulate(map(len, points)))
+        parts = [PartOfFields(fields, start, end) for start, end in pairwise([0, *ends])]
+    squares = [
+        component.square().mean()
+        for condition, part in zip(conditions, parts, strict=True)
+        for component in _components(condition.residual(part), problem, part)
+    ]
+    return squares[0] if len(squares) == 1 else torch.stack(squares).sum()
+
+
+def _components(residual: Tensor | Sequence[Tensor], problem: Problem, fields: Fields) -> list[Tensor]:
+    count = len(fields.points)
+    # Half as many where a condition compares the two sides of a periodic region.
+    expected = [(*lead, size) for size in (count, count // 2) for lead in ((), (len(problem.fields),))]
+    components = [residual] if isinstance(residual, Tensor) else list(residual)
+    for component in components:
+        if not isinstance(component, Tensor):
+            raise InvalidTypeError(f"a residual must return tensors, got {type(component).__name__}")
+        if tuple(component.shape) not in expected:
             raise InvalidValueError(
-                f"a residual returned shape {tuple(part.shape)}; return one number for each point, shape (points,)"
+                f"a residual returned shape {tuple(component.shape)} for {count} points; return one number for each "
+                "point, shape (points,), several such tensors, or one tensor (fields, points)"
             )
-    return torch.stack([part.square().mean() for part in parts]).sum() if len(parts) > 1 else parts[0].square().mean()
+    return components
 
 
 def _losses(problem: Problem) -> dict[str, list[Condition]]:

@@ -58,7 +58,7 @@ class Schrodinger(Problem):
         boundary = [self.periodic(_value_jump, "x")]
         if self.periodic_condition == "value+derivative":
             boundary.append(self.periodic(_slope_jump, "x"))
-        initial = self.initial(lambda f: (f("u") - 2 / torch.cosh(f.at("x")), f("v")))
+        initial = self.initial(lambda f: torch.stack([f("u") - 2 / torch.cosh(f.at("x")), f("v")]))
         pde = self.interior(_residual)
         if self.num_losses == 2:
             return {"pde": pde, "boundary+initial": (*boundary, initial)}
@@ -68,7 +68,7 @@ class Schrodinger(Problem):
         """Numerical solution on the official grid of 256 x 201 points.
 
         Returns:
-            The reference, accurate to about 1e-7.
+            The reference: on this grid exact in time to 2e-8; twice as many points move it by 5e-5.
         """
         x, t, h = split_step()
         return Reference.from_grid(self.coordinates, self.fields, (x, t), np.stack([h.real, h.imag], axis=-1))
