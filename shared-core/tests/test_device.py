@@ -54,7 +54,7 @@ def test_a_cuda_index_beyond_the_last_names_those_there(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve_device("cuda:1") == torch.device("cuda:1")
     assert resolve_device("auto").type == "cuda"
-    with pytest.raises(InvalidValueError, match="cuda:2.*cuda:0 to cuda:1"):
+    with pytest.raises(InvalidValueError, match=r"cuda:2.*cuda:0 to cuda:1"):
         resolve_device("cuda:2")
 
 

@@ -55,7 +55,7 @@ def test_permissions_follow_the_umask_and_the_umask_stays(tmp_path: Path, mask: 
 def test_a_folder_below_a_regular_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InvalidStateError, match="cannot write to the folder .*file.*; give a folder you own"):
+        with pytest.raises(InvalidStateError, match=r"cannot write to the folder .*file.*; give a folder you own"):
             ensure_folder(path)
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, place: str) -> None
 
 def test_a_folder_in_the_place_of_the_file_is_named_and_kept(tmp_path: Path) -> None:
     (tmp_path / "report.json" / "inner").mkdir(parents=True)
-    with pytest.raises(InvalidStateError, match="cannot write .*report.json"):
+    with pytest.raises(InvalidStateError, match=r"cannot write .*report.json"):
         atomic_write(tmp_path / "report.json", "x")
     assert os.listdir(tmp_path) == ["report.json"]
 

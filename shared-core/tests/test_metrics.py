@@ -68,7 +68,7 @@ def test_a_confidence_out_of_range_is_refused_everywhere(confidence: float) -> N
         lambda: binomial_interval(1, 2, confidence=confidence),
         lambda: beta_interval(1.0, 1.0, confidence=confidence),
     ):
-        with pytest.raises(InvalidValueError, match="confidence .* is out of range"):
+        with pytest.raises(InvalidValueError, match=r"confidence .* is out of range"):
             call()
 
 

@@ -50,7 +50,7 @@ def test_a_method_is_found_by_its_slug_and_loads_its_app(add_method: Callable[..
 
 def test_an_unknown_slug_names_the_installed_and_the_line_that_installs(add_method: Callable[..., Path]) -> None:
     add_method("alpha")
-    with pytest.raises(InvalidValueError, match="'beta'; installed methods: alpha; .* pip install octavo-beta"):
+    with pytest.raises(InvalidValueError, match=r"'beta'; installed methods: alpha; .* pip install octavo-beta"):
         find_method("beta")
     assert "installed methods: none" in unknown_method("beta", [])
 

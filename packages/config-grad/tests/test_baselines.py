@@ -117,7 +117,7 @@ def test_imtlg_is_zero_where_it_is_not_defined():
 
 
 @PROPERTY
-@given(counts, st.integers(1, 6), seeds, st.floats(0.0, 2.0))
+@given(counts, st.integers(1, 6), seeds, st.sampled_from([0.0, 0.5, 1.5]))
 def test_mgda_is_the_shortest_vector_of_the_hull(num_losses, num_parameters, seed, shift):
     gradients = random_gradients(num_losses, num_parameters, seed)
     gradients[:, 0] += shift * gradients.norm(dim=1)

@@ -164,6 +164,7 @@ ASSETS: dict[str, Asset] = {
         ),
     )
 }
+"""The known assets by name."""
 
 
 def is_installed(name: str) -> bool:
@@ -210,7 +211,11 @@ def locate(name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for converted assets: ``OCTAVO_CACHE``, else the user's cache folder. It need not exist yet."""
+    """Find the folder for converted assets.
+
+    Returns:
+        ``OCTAVO_CACHE``, else the user's cache folder; it need not exist yet.
+    """
     return Path(os.environ.get("OCTAVO_CACHE") or platformdirs.user_cache_dir("octavo"))
 
 
@@ -376,5 +381,12 @@ def _convert_gguf(source: Path, target: Path) -> None:
 
     location, file = source.parent, source.name
     transformers.AutoTokenizer.from_pretrained(location, gguf_file=file).save_pretrained(target)
-    model = transformers.AutoModelForCausalLM.from_pretrained(location, gguf_file=file, dtype=torch.float32)
-    model.save_pretrained(target)
+    options: dict[str, Any] = {"gguf_file": file, "dtype": torch.float32}
+    if hasattr(transformers, "GgufConfig"):  # newer versions may leave the weights in their quantised blocks
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(location, **options)
+    # A model that came from a GGUF file counts as quantised and refuses to be saved; a plain twin does not.
+    config = transformers.AutoConfig.from_pretrained(location, gguf_file=file)
+    plain = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(loaded.state_dict())
+    plain.save_pretrained(target)

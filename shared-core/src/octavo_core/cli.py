@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 _DEFECT = 70  # EX_SOFTWARE of sysexits.h: the program is wrong, not its input
+_INTERRUPTED = 130  # what shells report for an interrupt, and what Typer returns for one
 
 
 class _MethodGroup(TyperGroup):
@@ -64,10 +65,11 @@ assets_app = typer.Typer(no_args_is_help=True, help="Real models and data that a
 app.add_typer(assets_app, name="assets")
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         print(f"octavo-core {octavo_core.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -218,13 +220,14 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         print_error(RuntimeError(error.format_message()))
         return 2
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return 130
+    except typer.Abort:
+        status = _INTERRUPTED
     except Exception:
         traceback.print_exc()
         print("error: this is a defect of the program, not of your input; please report it", file=sys.stderr)
         return _DEFECT
+    if status == _INTERRUPTED:
+        print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 
@@ -264,14 +267,19 @@ def _run_methods(
 
 def _tour(*, device: str, seed: int, out: Path | None, quiet: bool, as_json: bool) -> None:
     """Run every method's quick demo; one that fails is told and the others go on."""
+    from octavo_core.device import resolve_device
+
     check_out(out)
+    resolve_device(device)
     documents, failed = [], False
     for method in installed_methods():
         try:
             method.load()
             report = run_report(method.package, "demo", quick=True, device=device, seed=seed, quiet=quiet or as_json)
-        except OctavoError as error:
+        except Exception as error:
             failed = True
+            if not isinstance(error, OctavoError):
+                traceback.print_exc()
             print_error(error)
             continue
         documents.append(report.to_json())
@@ -288,8 +296,8 @@ def _tour(*, device: str, seed: int, out: Path | None, quiet: bool, as_json: boo
 
 
 def _headline(method: Method, report: Report) -> str:
-    """Return one line: the first claim, or the first row, of a report."""
-    row = next((row for row in report.rows if row.target is not None), report.rows[0])
+    """Return one line: the first claim that fails, else the first claim, else the first row, of a report."""
+    row = min(report.rows, key=lambda row: (row.holds is not False, row.target is None))
     verdict = {True: "holds", False: "DOES NOT HOLD", None: ""}[row.holds]
     figures = row.summary()
     return f"{method.slug:<20} {row.label}: {figures} {verdict} ({report.seconds:.1f} s)"

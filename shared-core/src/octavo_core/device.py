@@ -153,6 +153,9 @@ def num_threads(count: int) -> Generator[None, None, None]:
     Args:
         count: Threads to use, at least 1.
 
+    Yields:
+        Nothing; the numbers of threads return when the block ends.
+
     Raises:
         InvalidValueError: If the count is below 1.
     """

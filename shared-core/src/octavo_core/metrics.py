@@ -197,6 +197,9 @@ class AccuracyMatrix:
 
     Args:
         values: (tasks, tasks) accuracies in [0, 1]; the part above the diagonal may be NaN.
+
+    Raises:
+        InvalidValueError: If the matrix is not square or lacks values on or below the diagonal.
     """
 
     values: Float[np.ndarray, ...]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "Method", "find_method", "installed_methods"]
 
 GROUP = "octavo.methods"
+"""The entry-point group that methods join."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ class Method:
         Raises:
             InvalidStateError: If the method cannot be imported.
         """
-        # Whatever a broken plug-in raises must not take the host down.
+        # Whatever a broken plug-in raises must not take the host down, nor may its exit be taken for ours.
         try:
             return self.entry_point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidStateError(
                 f"method {self.slug!r} is installed but cannot be loaded ({type(error).__name__}: {error}); "
                 f"reinstall it with: pip install --force-reinstall {self.distribution}"
@@ -67,10 +68,10 @@ class Method:
         Returns:
             Requirements by extra; an empty list for an extra that is complete.
         """
-        metadata = importlib.metadata.metadata(self.distribution)
-        requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or ()]
+        metadata = _metadata(self.entry_point)
+        requirements = [Requirement(text) for text in metadata.get("Requires-Dist", ())]
         missing: dict[str, list[str]] = {}
-        for extra in metadata.get_all("Provides-Extra") or ():
+        for extra in metadata.get("Provides-Extra", ()):
             wanted = [
                 requirement
                 for requirement in requirements
@@ -94,21 +95,10 @@ def installed_methods() -> list[Method]:
     """
     methods = {}
     for entry_point in importlib.metadata.entry_points(group=GROUP):
-        distribution = entry_point.dist
-        metadata = distribution.metadata if distribution is not None else None
-        urls = (
-            dict(text.split(", ", 1) for text in (metadata.get_all("Project-URL") or ()) if ", " in text)
-            if metadata
-            else {}
-        )
-        methods[entry_point.name] = Method(
-            entry_point.name,
-            distribution.name if distribution is not None else "",
-            distribution.version if distribution is not None else "",
-            (metadata["Summary"] or "") if metadata and "Summary" in metadata else "",
-            urls.get("Paper", ""),
-            entry_point,
-        )
+        metadata = _metadata(entry_point)
+        name, version, summary = (metadata.get(field, [""])[0] for field in ("Name", "Version", "Summary"))
+        urls = dict(text.split(", ", 1) for text in metadata.get("Project-URL", ()) if ", " in text)
+        methods[entry_point.name] = Method(entry_point.name, name, version, summary, urls.get("Paper", ""), entry_point)
     return [methods[slug] for slug in sorted(methods)]
 
 
@@ -145,6 +135,12 @@ def unknown_method(slug: str, installed: list[str]) -> str:
         f"no method or command {slug!r}; installed methods: {known}; if {slug!r} is an Octavo method, "
         f"install it with: pip install octavo-{slug}"
     )
+
+
+def _metadata(entry_point: importlib.metadata.EntryPoint) -> dict[str, list[str]]:
+    """Return the fields of the distribution behind an entry point; none where its metadata is damaged."""
+    message = entry_point.dist.metadata if entry_point.dist is not None else None
+    return {name: message.get_all(name) or [""] for name in message} if message else {}
 
 
 def _met(requirement: Requirement) -> bool:

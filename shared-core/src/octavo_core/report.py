@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "Report", "Row", "figure_png", "load_report", "target_holds"]
 
 SCHEMA = "octavo-report/1"
+"""Name and version of the JSON form."""
 
 Number = float | int | bool
 """What a row holds. int is named because run-time checkers do not take it for a float."""

@@ -24,6 +24,7 @@ __all__ = [
     "loss_gradient",
     "named_losses",
     "parameter_names",
+    "scaled_loss",
     "unscale_gradients",
 ]
 
@@ -43,11 +44,11 @@ def named_losses(losses: Any, num_losses: int | None) -> dict[Any, Any]:
         InvalidValueError: If there is no loss, or a sequence of the wrong length.
         InvalidTypeError: If ``losses`` is of another type.
     """
-    if callable(losses) and not isinstance(losses, Tensor):
-        with torch.enable_grad():
+    with torch.enable_grad():
+        if callable(losses) and not isinstance(losses, Tensor):
             losses = losses()
-    if isinstance(losses, Tensor):
-        losses = list(losses) if losses.dim() == 1 else [losses]
+        if isinstance(losses, Tensor):
+            losses = list(losses.unbind()) if losses.dim() == 1 else [losses]
     if isinstance(losses, Mapping):
         named = dict(losses)
     elif isinstance(losses, Sequence) and not isinstance(losses, str):
@@ -92,7 +93,10 @@ def evaluate_loss(loss: Any, index: int) -> Tensor:
         raise InvalidValueError(
             f"loss {index} has no graph; compute it from the parameters outside torch.no_grad() and without detach()"
         )
-    return loss if loss.dim() == 0 else loss.reshape(())
+    if loss.dim() == 0:
+        return loss
+    with torch.enable_grad():
+        return loss.reshape(())
 
 
 def check_distinct(losses: Sequence[Any]) -> None:
@@ -181,6 +185,14 @@ def unscale_gradients(
 def is_scaling(scaler: Any) -> bool:
     """Whether a GradScaler is given and enabled."""
     return scaler is not None and scaler.is_enabled()
+
+
+def scaled_loss(loss: Tensor, scaler: Any) -> Tensor:
+    """Scale a loss by a GradScaler that is given and enabled."""
+    if not is_scaling(scaler):
+        return loss
+    with torch.enable_grad():
+        return scaler.scale(loss)
 
 
 def all_finite(tensors: Iterable[Tensor | None]) -> bool:

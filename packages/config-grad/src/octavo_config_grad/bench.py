@@ -131,7 +131,9 @@ def _correct_at_size(report: Report, device: torch.device, seed: int, size: int)
         try:
             theirs = _smallest_cosine(gradients, update(gradients))
         except RuntimeError as error:
-            report.add(f"correct_at_n2e7_vs_{peer}", f"{label}, {name}", None, note=f"fails: {error!s:.100}")
+            report.add(
+                f"correct_at_n2e7_vs_{peer}", f"{label}, {name}", None, note=f"fails with {type(error).__name__}"
+            )
             continue
         report.add(
             f"correct_at_n2e7_vs_{peer}",

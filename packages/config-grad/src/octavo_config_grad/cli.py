@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 from octavo_core.errors import InvalidValueError
+from octavo_core.files import atomic_write
 from octavo_core.metrics import compare_paired
 from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
 from octavo_core.progress import console_progress
+from octavo_core.report import figure_png
 
 if TYPE_CHECKING:
     from octavo_config_grad.pinn.result import TrainingResult
@@ -134,6 +136,57 @@ def compare(
         )
 
 
+@app.command()
+def mtl(
+    data: Annotated[str, typer.Option("--data", help="attributes, pairs (both digits) or celeba.")] = "attributes",
+    root: Annotated[Path | None, typer.Option("--root", help="Folder of CelebA in its original layout.")] = None,
+    methods: Annotated[str, typer.Option("--methods", help="Names, separated by commas; all by default.")] = "",
+    seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds, counted from --seed.", min=1)] = 3,
+    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the training examples.")] = 40,
+    out: FolderOption = None,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare methods on a multi-task study: F1 of each task, mean and rank."""
+    from octavo_config_grad import mtl as study
+
+    sets = {"attributes": study.digit_attributes, "pairs": study.digit_pairs}
+    if data == "celeba":
+        if root is None:
+            raise InvalidValueError("--data celeba needs --root, the folder with Anno, Eval and Img")
+        examples = study.load_celeba(root)
+    elif data in sets:
+        examples = sets[data]()
+    else:
+        raise InvalidValueError(f"unknown data {data!r}; give attributes, pairs or celeba")
+    chosen = tuple(methods.split(",")) if methods else study.STUDY_METHODS
+    check_out(out)
+    config = study.StudyConfig(epochs=epochs, device=device)
+    count = len(chosen) * seeds
+    started: list[tuple[str, int]] = []
+    with console_progress(quiet=quiet or as_json) as progress:
+
+        def report(method: str, number: int) -> None:
+            progress("multi-task study", len(started) / count)
+            started.append((method, number))
+
+        result = study.run_study(examples, chosen, config, seeds=range(seed, seed + seeds), progress=report)
+    rows = result.table()
+    document = json.dumps({"data": result.data, "tasks": result.tasks, "methods": rows}, indent=2, allow_nan=False)
+    if out is not None:
+        atomic_write(out / "study.json", document + "\n")
+    if as_json:
+        print(document)
+    elif not quiet:
+        for row in rows:
+            print(
+                f"{row['method']:<12} mean F1 {row['mean_f1']:.4f}   mean rank {row['mean_rank']:.2f}   "
+                f"{row['backward_passes']:,} passes   {row['seconds']:.1f} s"
+            )
+
+
 def _widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(width) for width in text.split(","))
@@ -142,13 +195,16 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _save(result: TrainingResult, out: Path) -> None:
-    from octavo_core.files import atomic_write
-    from octavo_core.report import figure_png
-
     from octavo_config_grad import plots
 
     result.save(out)
-    figures = {"errors.png": plots.plot_errors({result.method: result.history})}
+    histories = {result.method: result.history}
+    figures = {
+        "losses.png": plots.plot_losses(histories, result.loss_names),
+        "cosines.png": plots.plot_cosines(histories),
+    }
+    if result.reference is not None:
+        figures["errors.png"] = plots.plot_errors(histories)
     if result.reference is not None and result.prediction is not None and len(result.reference.coordinates) == 2:
         figures["solution.png"] = plots.plot_solution(result.reference, result.prediction)
     for name, figure in figures.items():

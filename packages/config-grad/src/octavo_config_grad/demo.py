@@ -6,7 +6,6 @@ single-loss backward passes for every method.
 
 from __future__ import annotations
 
-import concurrent.futures
 import multiprocessing
 
 import numpy as np
@@ -114,15 +113,17 @@ def _train_all(jobs: list[tuple[str, int, str]], progress: ProgressCallback) -> 
             results[method, seed] = _train(method, seed, device)
             progress("training", len(results) / len(jobs))
         return results
-    # Spawned, not forked: a fork of a process whose OpenMP threads have started can hang.
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {pool.submit(_train, *job): job for job in jobs}
-        for future in concurrent.futures.as_completed(futures):
-            method, seed, _ = futures[future]
-            results[method, seed] = future.result()
+    # Spawned, not forked: a fork of a process whose OpenMP threads have started can hang. A Pool, whose workers end
+    # when this process is killed; those of an executor would wait for ever.
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        for job, run in pool.imap_unordered(_train_job, jobs):
+            results[job[0], job[1]] = run
             progress("training", len(results) / len(jobs))
     return results
+
+
+def _train_job(job: tuple[str, int, str]) -> tuple[tuple[str, int, str], _Run]:
+    return job, _train(*job)
 
 
 def _train(method: str, seed: int, device: str) -> _Run:

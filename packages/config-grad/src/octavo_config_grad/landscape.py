@@ -35,8 +35,8 @@ class Trajectory:
         losses: Both losses at the points, without the factor that training puts on the first.
     """
 
-    points: Float64[np.ndarray, "steps 2"]
-    losses: Float64[np.ndarray, "steps 2"]
+    points: Float[np.ndarray, "steps 2"]
+    losses: Float[np.ndarray, "steps 2"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def trace(
     steps: int = 5000,
     lr: float = 1e-2,
     optimizer: Callable[[Iterable[Tensor], float], torch.optim.Optimizer] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Trajectory:
     """Train the two parameters, on 0.1 times the first loss and the second.
 
@@ -92,6 +93,8 @@ def trace(
         steps: Optimizer steps, at least 1.
         lr: Learning rate, above 0.
         optimizer: Makes the optimizer from the parameters and the learning rate; Adam if None.
+        dtype: Precision. Along the valleys of the logarithms rounding decides when a path escapes, so end points of
+            two precisions differ.
 
     Returns:
         The path, ``steps + 1`` points.
@@ -104,7 +107,7 @@ def trace(
     """
     if len(start) != 2 or steps < 1 or not lr > 0:
         raise InvalidValueError(f"a path needs a start (x, y), 1 or more steps and lr > 0; got {start}, {steps}, {lr}")
-    point = torch.tensor(list(start), dtype=torch.float64, requires_grad=True)
+    point = torch.tensor(list(start), dtype=dtype, requires_grad=True)
     made = torch.optim.Adam([point], lr=lr) if optimizer is None else optimizer([point], lr)
     combined = ConFIGOptimizer(made, aggregator)
     points = [point.detach().clone()]

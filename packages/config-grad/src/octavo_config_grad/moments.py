@@ -29,6 +29,8 @@ MOMENT_NAMES = {
 # Numbers that one stretch touches: what an L2 cache holds, or on an accelerator, enough to hide the launches.
 _CACHE_ELEMENTS = 2**20
 _ACCELERATOR_ELEMENTS = 2**26
+# Elements of a stretch below which the calls would cost more than the arithmetic.
+_MIN_STRETCH = 1024
 
 
 class Piece(NamedTuple):
@@ -124,7 +126,9 @@ class Moments:
             start += parameter.numel()
 
         elements = _CACHE_ELEMENTS if device.type == "cpu" else _ACCELERATOR_ELEMENTS
-        plan = _cut(positions, [groups[position] for position in positions], local, max(elements // (m + 4), 1024))
+        plan = _cut(
+            positions, [groups[position] for position in positions], local, max(elements // (m + 4), _MIN_STRETCH)
+        )
         longest = max(sum(piece.size for piece in pieces) for _, pieces in plan)
         update, denominator = torch.empty(2, longest, device=device, dtype=dtype)
         shapes = dict(zip(positions, local, strict=True))

@@ -20,6 +20,7 @@ from octavo_config_grad.backward import (
     loss_gradient,
     named_losses,
     parameter_names,
+    scaled_loss,
     unscale_gradients,
 )
 from octavo_config_grad.distributed import Reducer
@@ -98,12 +99,12 @@ class MConFIG(torch.optim.Optimizer):
         select: Any = "round_robin",
         seed: int = 0,
         aggregator: Any = None,
-        second_moment: str = "pseudo",
-        nonfinite: str = "raise",
-        recompute_every: int = 1000,
+        second_moment: Any = "pseudo",
+        nonfinite: Any = "raise",
+        recompute_every: Any = 1000,
         reduction: Any = "auto",
         process_group: Any = None,
-        gradients_by: str = "autograd",
+        gradients_by: Any = "autograd",
     ) -> None:
         (self.num_losses,) = loss_indices([num_losses], 2**31, "num_losses")
         check_choice("second_moment", second_moment, ("pseudo", "separate"))
@@ -159,7 +160,7 @@ class MConFIG(torch.optim.Optimizer):
         """
         return self._selector.peek()
 
-    def add_loss(self, *, unseen: str = "freeze") -> int:
+    def add_loss(self, *, unseen: Any = "freeze") -> int:
         """Add a loss, with a zero moment.
 
         Args:
@@ -271,9 +272,14 @@ class MConFIG(torch.optim.Optimizer):
         for index, key in zip(indices, chosen, strict=True):
             loss = evaluate_loss(chosen[key], index)
             values[index] = loss.detach()
-            scaled = scaler.scale(loss) if scaling else loss
             gradients.append(
-                loss_gradient(scaled, index, trainable, by=self.gradients_by, retain_graph=index != indices[-1])
+                loss_gradient(
+                    scaled_loss(loss, scaler),
+                    index,
+                    trainable,
+                    by=self.gradients_by,
+                    retain_graph=index != indices[-1],
+                )
             )
 
         with autocast_off(trainable[0].device):

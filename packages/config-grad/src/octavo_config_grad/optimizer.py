@@ -23,6 +23,7 @@ from octavo_config_grad.backward import (
     loss_gradient,
     named_losses,
     parameter_names,
+    scaled_loss,
 )
 from octavo_config_grad.distributed import Reducer, as_gradient, local_tensor
 from octavo_config_grad.gramian import coarsest_dtype, gramian, scaled_gramian, weighted_sum
@@ -101,7 +102,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         clip: Any = None,
         reduction: Any = "auto",
         process_group: Any = None,
-        gradients_by: str = "autograd",
+        gradients_by: Any = "autograd",
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidTypeError(f"ConFIGOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}")
@@ -189,7 +190,6 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if not parameters:
             raise InvalidStateError("every parameter of the optimizer is frozen; set requires_grad on those to train")
-        scaling = is_scaling(scaler)
         heads = [self._is_head(parameter) for parameter in parameters]
         values: list[Tensor] = []
         rows: list[dict[int, Tensor]] = []
@@ -198,7 +198,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
             loss = evaluate_loss(item, index)
             values.append(loss.detach())
             gradients = loss_gradient(
-                scaler.scale(loss) if scaling else loss,
+                scaled_loss(loss, scaler),
                 index,
                 parameters,
                 by=self.gradients_by,

@@ -14,23 +14,36 @@ from octavo_config_grad.baselines import IMTLG, MGDA, PCGrad, Sum
 from octavo_config_grad.gradients import per_loss_gradients
 from octavo_config_grad.gramian import weighted_sum
 from octavo_config_grad.interop import from_torchjd
+from octavo_config_grad.loss_weights import (
+    DWA,
+    LRA,
+    RLW,
+    GradNorm,
+    LossWeighting,
+    MinMax,
+    ReLoBRaLo,
+    UncertaintyWeighting,
+)
 from octavo_config_grad.momentum import MConFIG
 from octavo_config_grad.optimizer import ConFIGOptimizer
+from octavo_config_grad.pinn.dual_cone import dual_cone_projector
 
 __all__ = ["METHODS", "Stepper", "make_aggregator", "make_stepper"]
 
 LossFunction = Callable[[int], Tensor]
 """Evaluates the loss of an index on fresh data, with a graph."""
 
-_AGGREGATORS: dict[str, Callable[[], Aggregator]] = {"pcgrad": PCGrad, "imtl-g": IMTLG, "mgda": MGDA}
-_TORCHJD = {
-    "upgrad": "UPGrad",
-    "dualproj": "DualProj",
-    "aligned-mtl": "AlignedMTL",
-    "cagrad": "CAGrad",
-    "nash-mtl": "NashMTL",
+_AGGREGATORS: dict[str, Callable[[], Aggregator]] = {"sum": Sum, "pcgrad": PCGrad, "imtl-g": IMTLG, "mgda": MGDA}
+_TORCHJD = ("upgrad", "dualproj", "aligned-mtl", "cagrad", "nash-mtl")
+_WEIGHTINGS: dict[str, Callable[[int, int], LossWeighting]] = {
+    "lra": lambda num_losses, seed: LRA(num_losses),
+    "relobralo": lambda num_losses, seed: ReLoBRaLo(num_losses, seed=seed),
+    "minmax": lambda num_losses, seed: MinMax(num_losses),
+    "uncertainty": lambda num_losses, seed: UncertaintyWeighting(num_losses),
+    "dwa": lambda num_losses, seed: DWA(num_losses),
+    "rlw": lambda num_losses, seed: RLW(num_losses, seed=seed),
+    "gradnorm": lambda num_losses, seed: GradNorm(num_losses),
 }
-_TORCHJD_ARGUMENTS: dict[str, dict[str, Any]] = {"cagrad": {"c": 0.5}}
 
 METHODS: dict[str, str] = {
     "adam": "Adam on the sum of the losses",
@@ -130,8 +143,8 @@ class _SummedStepper(Stepper):
         optimizer: torch.optim.Optimizer,
         loss: LossFunction,
         num_losses: int,
-        weighting: Any = None,
-        clip: float | None = None,
+        weighting: LossWeighting | None = None,
+        clip: float | int | None = None,
     ) -> None:
         super().__init__(optimizer, num_losses)
         self._loss = loss
@@ -168,12 +181,15 @@ class _SummedStepper(Stepper):
             self._weighting.load_state_dict(state["weighting"])
 
 
-def make_aggregator(name: str, *, length: str | int = "projection", rank_policy: str = "lstsq") -> Aggregator:
+def make_aggregator(
+    name: str, num_losses: int, *, length: str | int = "projection", rank_policy: str = "lstsq"
+) -> Aggregator:
     """Make an aggregator by its method's name.
 
     Args:
-        name: ``"sum"``, ``"config"``, ``"pcgrad"``, ``"imtl-g"``, ``"mgda"``, or one of torchjd's: ``"upgrad"``,
+        name: ``"config"``, ``"sum"``, ``"pcgrad"``, ``"imtl-g"``, ``"mgda"``, or one of torchjd's: ``"upgrad"``,
             ``"dualproj"``, ``"aligned-mtl"``, ``"cagrad"``, ``"nash-mtl"``.
+        num_losses: Number of losses.
         length: Length model of ConFIG.
         rank_policy: Rank policy of ConFIG.
 
@@ -186,22 +202,11 @@ def make_aggregator(name: str, *, length: str | int = "projection", rank_policy:
     """
     if name == "config":
         return ConFIG(length=length, rank_policy=rank_policy)
-    if name == "sum":
-        return Sum()
     if name in _AGGREGATORS:
         return _AGGREGATORS[name]()
     if name in _TORCHJD:
-        try:
-            from torchjd import aggregation
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError.for_extra("torchjd", "octavo-config-grad", "torchjd") from error
-        try:
-            return from_torchjd(getattr(aggregation, _TORCHJD[name])(**_TORCHJD_ARGUMENTS.get(name, {})))
-        except (AttributeError, ImportError) as error:
-            raise MissingDependencyError(
-                f"torchjd has no {_TORCHJD[name]} without an extra: pip install 'torchjd[{name.replace('-', '_')}]'"
-            ) from error
-    known = ("sum", "config", *_AGGREGATORS, *_TORCHJD)
+        return from_torchjd(_torchjd_aggregator(name, num_losses))
+    known = ("config", *_AGGREGATORS, *_TORCHJD)
     raise InvalidValueError(f"unknown aggregator {name!r}; give one of {', '.join(known)}")
 
 
@@ -243,17 +248,39 @@ def make_stepper(
         raise InvalidValueError(f"unknown method {method!r}; give one of {', '.join(METHODS)}")
     trained = list(parameters)
     if method.startswith("m-"):
-        aggregator = make_aggregator(method.removeprefix("m-"), length=length, rank_policy=rank_policy)
+        base = method.removeprefix("m-")
+        aggregator = make_aggregator(base, num_losses, length=length, rank_policy=rank_policy)
         optimizer = MConFIG(trained, num_losses, lr=lr, updates_per_step=updates_per_step, aggregator=aggregator)
         return _MomentumStepper(optimizer, loss, num_losses, updates_per_step)
     adam = torch.optim.Adam(trained, lr=lr, fused=trained[0].device.type in {"cpu", "cuda"})
     if method == "adam":
         return _SummedStepper(adam, loss, num_losses, clip=clip)
-    if method in ():
+    if method in _WEIGHTINGS:
         return _SummedStepper(adam, loss, num_losses, _WEIGHTINGS[method](num_losses, seed), clip)
-    aggregator = make_aggregator(method, length=length, rank_policy=rank_policy)
+    aggregator = make_aggregator(method, num_losses, length=length, rank_policy=rank_policy)
     return _CombinedStepper(ConFIGOptimizer(adam, aggregator, clip=clip), loss, num_losses)
 
 
 def _closure(loss: LossFunction, index: int) -> Callable[[], Tensor]:
     return lambda: loss(index)
+
+
+def _torchjd_aggregator(name: str, num_losses: int) -> Any:
+    try:
+        from torchjd import aggregation
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError.for_extra("torchjd", "octavo-config-grad", "torchjd") from error
+    try:
+        match name:
+            case "upgrad":
+                return aggregation.UPGrad(projector=dual_cone_projector())
+            case "dualproj":
+                return aggregation.DualProj(projector=dual_cone_projector())
+            case "aligned-mtl":
+                return aggregation.AlignedMTL()
+            case "cagrad":
+                return aggregation.CAGrad(c=0.5)
+            case _:
+                return aggregation.NashMTL(n_tasks=num_losses)
+    except ImportError as error:
+        raise MissingDependencyError(f"{name!r} needs an extra of torchjd: {error}") from error

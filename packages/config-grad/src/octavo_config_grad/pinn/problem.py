@@ -351,7 +351,7 @@ def mean_square(
     return squares[0] if len(squares) == 1 else torch.stack(squares).sum()
 
 
-def _components(residual: Tensor | Sequence[Tensor], problem: Problem, fields: Fields) -> list[Tensor]:
+def _components(residual: Any, problem: Problem, fields: Fields) -> list[Tensor]:
     count = len(fields.points)
     # Half as many where a condition compares the two sides of a periodic region.
     expected = [(*lead, size) for size in (count, count // 2) for lead in ((), (len(problem.fields),))]

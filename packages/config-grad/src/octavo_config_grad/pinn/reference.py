@@ -54,7 +54,7 @@ class Reference:
     fields: tuple[str, ...]
     points: Float64[np.ndarray, "points coordinates"]
     values: Float64[np.ndarray, "points fields"]
-    axes: tuple[Float64[np.ndarray, " axis"], ...] | None = None
+    axes: tuple[Float64[np.ndarray, "_"], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.points.shape[1:] != (len(self.coordinates),) or self.values.shape[1:] != (len(self.fields),):
@@ -75,7 +75,7 @@ class Reference:
         cls,
         coordinates: Sequence[str],
         fields: Sequence[str],
-        axes: Sequence[Float[np.ndarray, " axis"]],
+        axes: Sequence[Float[np.ndarray, "_"]],
         values: np.ndarray,
     ) -> Reference:
         """Build a reference from values on a grid.
@@ -202,7 +202,7 @@ def load_reference(
                 f"{', '.join(names)}"
             )
         split = len(coordinates)
-        return Reference(tuple(coordinates), tuple(fields), table[:, :split], table[:, split:])
+        return _scattered(tuple(coordinates), tuple(fields), table[:, :split], table[:, split:])
     return _from_arrays(content, file, tuple(coordinates), tuple(fields))
 
 
@@ -224,7 +224,7 @@ def _from_arrays(
     elif all(column.squeeze().shape == _squeezed(shape[::-1]) for column in columns):
         values = [column.reshape(shape[::-1]).T for column in columns]
     elif len({*shape, *(column.size for column in columns)}) == 1:
-        return Reference(coordinates, fields, np.stack(axes, 1), np.stack([c.reshape(-1) for c in columns], 1))
+        return _scattered(coordinates, fields, np.stack(axes, 1), np.stack([c.reshape(-1) for c in columns], 1))
     else:
         found = ", ".join(f"{name} {arrays[name].shape}" for name in (*coordinates, *fields))
         raise InvalidValueError(
@@ -234,9 +234,27 @@ def _from_arrays(
     return Reference.from_grid(coordinates, fields, axes, np.stack(values, axis=-1))
 
 
+def _scattered(
+    coordinates: tuple[str, ...],
+    fields: tuple[str, ...],
+    points: Float64[np.ndarray, "points coordinates"],
+    values: Float64[np.ndarray, "points fields"],
+) -> Reference:
+    """Build a reference from a table, as a grid if its points form one in any order."""
+    axes = [np.unique(column) for column in points.T]
+    if math.prod(map(len, axes)) == len(points) > 1:
+        order = np.lexsort(points.T[::-1])
+        grid = np.stack([part.reshape(-1) for part in np.meshgrid(*axes, indexing="ij")], axis=1)
+        if np.array_equal(points[order], grid):
+            shape = (*map(len, axes), values.shape[1])
+            return Reference.from_grid(coordinates, fields, axes, values[order].reshape(shape))
+    return Reference(coordinates, fields, points, values)
+
+
 def _read_npz(file: Path, names: Sequence[str]) -> dict[str, Any]:
     with np.load(file, allow_pickle=False) as content:
-        return {name: content[name] for name in content.files if name in names or len(content.files) < 32}
+        # Only what is asked for is unpacked; the names of the others serve an error message.
+        return {name: content[name] if name in names else None for name in content.files}
 
 
 def _read_npy(file: Path, names: Sequence[str]) -> np.ndarray:

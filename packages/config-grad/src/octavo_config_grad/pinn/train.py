@@ -87,7 +87,8 @@ def train(
     Raises:
         InvalidValueError: If the method is unknown, the network or reference does not fit the problem, or the
             checkpoint is of another run.
-        InvalidStateError: If the losses stop being finite, ``resume`` lacks a folder, or no checkpoint can be read.
+        InvalidStateError: If the losses stop being finite, ``resume`` lacks a folder, no checkpoint can be read, or the
+            folder holds checkpoints and ``resume`` is not set.
 
     Source:
         Section 2.7 of the brief.
@@ -108,7 +109,11 @@ def train(
     reference = _fitting(problem.reference() if reference is None else reference, problem)
     run = _Run(problem, method, config, network, device, reference)
     checkpoints = None if folder is None else CheckpointFolder(folder)
-    if resume and checkpoints is not None:
+    if checkpoints is not None and checkpoints.steps():
+        if not resume:
+            raise InvalidStateError(
+                f"{str(folder)!r} holds the checkpoints of a run; resume it, or give another folder"
+            )
         found = checkpoints.latest()
         if found is not None:
             run.load_state_dict(found[1])
