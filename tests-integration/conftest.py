@@ -230,7 +230,7 @@ def installed_alone(
                 UV_PROJECT_ENVIRONMENT=str(environment),
                 **settings,
             )
-            executable = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+            executable = environment / "bin" / "python"
             wheels = {find_wheel(CORE), find_wheel(member)}
             uv("pip", "install", "--no-deps", "--python", executable, *sorted(wheels), cwd=base, **settings)
             # The wheels' own metadata must ask for nothing that the lock did not bring.

@@ -73,6 +73,9 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, str]]:
     """Names that a module defines at its top level, with their docstrings; a constant's is the string below it."""
     for node, following in zip_longest(tree.body, tree.body[1:]):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            # The implementation documents its overloads.
+            if any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
+                continue
             yield node.name, node, ast.get_docstring(node) or ""
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             text = following.value if isinstance(following, ast.Expr) else None
@@ -162,6 +165,7 @@ def raises_octavo_error(function: ast.AST) -> bool:
         ('def f():\n    """Do."""\n    def g():\n        raise InvalidValueError("x")', []),
         ("def f(): ...", ["no docstring"]),
         ('class C:\n    """It."""\n    def __init__(self, a): ...', ["Args lacks a"]),
+        ('@overload\ndef f(a): ...\ndef f(a):\n    """Do.\n\n    Args:\n        a: One.\n    """', []),
         ("N = 1", ["no docstring below it"]),
         ('N = 1\n"""Count."""', []),
     ],

@@ -68,5 +68,5 @@ def test_readme_example_runs_as_pasted(member: Member, workspace_python: Python,
     example = re.search(r"^```python\n(.*?)^```", member.readme, re.MULTILINE | re.DOTALL)
     assert example is not None
     (tmp_path / "example.py").write_text(example[1])
-    done = workspace_python("example.py", cwd=tmp_path, timeout=60)
+    done = workspace_python("example.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def sample(**fields: Any) -> dict[str, Any]:
 def test_quick_demo_prints_a_valid_report(
     method: Member, schema: jsonschema.Draft202012Validator, workspace_python: Python, tmp_path: Path
 ) -> None:
-    done = workspace_python.octavo(method.slug, "demo", "--quick", "--json", cwd=tmp_path)
+    done = workspace_python.octavo(method.slug, "demo", "--quick", "--json", cwd=tmp_path, timeout=300)
     assert done.returncode in {0, 1}, done.stderr
     report = json.loads(done.stdout)
     schema.validate(report)

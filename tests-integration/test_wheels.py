@@ -88,7 +88,7 @@ def test_installed_alone_its_demo_runs(
     assert [(entry["slug"], entry["version"]) for entry in json.loads(listed.stdout)] == [
         (method.slug, method.project["version"])
     ]
-    done = python.octavo(method.slug, "demo", "--quick", "--out", "report", cwd=tmp_path)
+    done = python.octavo(method.slug, "demo", "--quick", "--out", "report", cwd=tmp_path, timeout=300)
     assert done.returncode in {0, 1}, done.stderr
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert report["method"] == method.slug

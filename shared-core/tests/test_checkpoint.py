@@ -284,8 +284,9 @@ def test_what_was_just_saved_is_never_deleted(tmp_path: Path) -> None:
 
 
 def test_other_files_are_left_alone_and_leavings_of_a_killed_save_are_not(tmp_path: Path) -> None:
-    for name in ("step-07.safetensors", "step-1.safetensors.bak", "notes.txt", ".step-3.abc.safetensors"):
+    for name in ("step-07.safetensors", "step-1.safetensors.bak", "notes.txt"):
         (tmp_path / name).write_text("x")
+    (tmp_path / ".step-3.abc" / "inner").mkdir(parents=True)
     folder = CheckpointFolder(tmp_path, keep=1)
     for step in (4, 5):
         folder.save(step, {})

@@ -35,9 +35,19 @@ def test_an_exception_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -
     assert os.listdir(tmp_path) == ["file.bin"]
 
 
-def test_the_temporary_path_keeps_the_suffix_and_the_folder(tmp_path: Path) -> None:
-    with atomic_path(tmp_path / "weights.safetensors") as temporary:
-        assert (temporary.suffix, temporary.parent) == (".safetensors", tmp_path)
+def test_what_the_writer_leaves_beside_the_file_is_removed_and_the_name_is_kept(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "weights.npz") as temporary:
+        assert temporary.name == "weights.npz"
+        assert temporary.parent.parent == tmp_path
+        (temporary.parent / ".tmp-of-the-writer").write_text("x")
+        temporary.write_text("x")
+    assert os.listdir(tmp_path) == ["weights.npz"]
+
+
+def test_a_block_that_writes_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidStateError, match="cannot write"), atomic_path(tmp_path / "file"):
+        pass
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permission bits are POSIX")

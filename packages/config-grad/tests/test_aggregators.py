@@ -7,7 +7,7 @@ import pytest
 import torch
 from octavo_config_grad.aggregators import Aggregator, ConFIG, LossRatio
 from octavo_config_grad.baselines import IMTLG, MGDA, PCGrad, Sum
-from octavo_config_grad.gramian import gramian
+from octavo_config_grad.gramian import gramian, weighted_sum
 from octavo_config_grad.update import config_update, config_weights
 from octavo_core.errors import InvalidStateError, InvalidValueError
 
@@ -131,6 +131,32 @@ def test_gradients_that_are_not_finite_raise_or_skip(build, bad):
     lists = skipping([[row[:4], row[4:]] for row in gradients])
     assert not any(part.any() for part in lists)
     assert not skipping.aggregate(random_gradients())[1].skipped
+
+
+@pytest.mark.slow
+def test_functions_that_combine_gradients_compile():
+    gradients = random_gradients(dtype=torch.float32)
+    alpha = torch.tensor([0.1, 0.7, -1.3], dtype=torch.float64)
+
+    def sum_lists(gradients):
+        return weighted_sum([[row] for row in gradients], 2 * alpha)[0] + 1.0
+
+    def sum_matrix(gradients):
+        return weighted_sum(2 * gradients, alpha) + 1.0
+
+    def update(gradients):
+        return 2 * config_update(gradients) - 1.0
+
+    def combine(gradients):
+        return 3 * ConFIG()(gradients) + PCGrad()(2 * gradients)
+
+    def solve(gradients):
+        return config_weights(gramian(gradients))[0] + ConFIG(length="min").weights(gramian(gradients))
+
+    for function in (sum_lists, sum_matrix, update, combine, solve):
+        compiled = torch.compile(function, backend="aot_eager")
+        torch.testing.assert_close(compiled(gradients), function(gradients))
+        torch.testing.assert_close(compiled(2 * gradients), function(2 * gradients))
 
 
 def test_gradient_precision_reaches_the_report():

@@ -102,7 +102,7 @@ def test_all_processes_skip_when_one_has_a_bad_gradient(worker, ranks):
 def test_without_processes_nothing_is_communicated():
     assert Reducer("auto").active() == "none"
     for call in (lambda: average_gradients([torch.ones(2)]), lambda: sharded_gramian(torch.ones(2, 3))):
-        with pytest.raises(InvalidStateError, match="torch.distributed is not initialised; start the script"):
+        with pytest.raises(InvalidStateError, match=r"torch\.distributed is not initialised; start the script"):
             call()
     with pytest.raises(InvalidStateError, match="not initialised"):
         broadcast_weights(torch.ones(2, dtype=torch.float64))

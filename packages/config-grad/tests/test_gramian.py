@@ -199,15 +199,6 @@ def test_autocast_does_not_round_the_result():
         torch.testing.assert_close(gramian(matrix), expected_product, rtol=0.0, atol=0.0)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
-def test_works_under_torch_compile():
-    rows = as_lists(random_matrix(3, 20, dtype=torch.float32), [(4, 5)])
-    alpha = torch.tensor([0.1, 0.7, -1.3], dtype=torch.float64)
-    compiled = torch.compile(weighted_sum, backend="eager")
-    torch.testing.assert_close(compiled(rows, alpha)[0], weighted_sum(rows, alpha)[0])
-
-
 VALID = torch.ones(2, 3)
 
 

@@ -540,3 +540,18 @@ def test_everything_frozen_is_an_error():
 def test_unknown_treatment_of_an_added_loss_is_named():
     with pytest.raises(InvalidValueError, match="unseen='wait' is unknown"):
         MConFIG(make_parameters(), 2).add_loss(unseen="wait")
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_nearly_opposite_and_extreme_gradients_stay_conflict_free_in_float32(scale):
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(1000, generator=generator)
+    other = -base + 1e-3 * torch.randn(1000, generator=generator)
+    parameter = torch.nn.Parameter(torch.zeros(1000))
+    optimizer = MConFIG([parameter], 2)
+    for _ in range(3):
+        (direction,) = optimizer.direction([(parameter * base).sum(), (parameter * other * scale).sum()])
+    combined = optimizer.state[parameter]["pseudo_exp_avg"].double()
+    for moment in optimizer.state[parameter]["exp_avgs"].double():
+        assert float(moment @ combined) / float(moment.norm() * combined.norm()) > 1e-4
+    assert bool(direction.isfinite().all())

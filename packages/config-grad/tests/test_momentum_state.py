@@ -61,7 +61,7 @@ class Alternating:
 
 
 VARIANTS = {
-    "round robin": lambda: {},
+    "round robin": dict,
     "random": lambda: {"select": "random", "seed": 3, "updates_per_step": 2},
     "function": lambda: {"select": Alternating()},
     "shuffled PCGrad": lambda: {"aggregator": PCGrad(shuffle=True, seed=5)},
@@ -154,7 +154,10 @@ def saved():
         (lambda net: MConFIG(net.parameters(), 2), "saved state has 3 losses, this optimizer 2.*num_losses=3"),
         (lambda net: MConFIG(make_net(6).parameters(), 3), r"parameter 0 of group 0 \(6, 2\) has shape \(3, 5, 2\)"),
         (lambda net: MConFIG(list(net.parameters())[:2], 3), r"groups have \[4\] parameters, those .* \[2\]"),
-        (lambda net: MConFIG(net.parameters(), 3, second_moment="separate"), "second_moment of the saved state='pseudo'"),
+        (
+            lambda net: MConFIG(net.parameters(), 3, second_moment="separate"),
+            "second_moment of the saved state='pseudo'",
+        ),
         (lambda net: MConFIG(net.parameters(), 3, select="random"), "selects losses by 'round_robin', .* by 'random'"),
     ],
 )

@@ -162,7 +162,7 @@ def test_the_stated_cosine_of_the_three_by_three_case():
 
 
 class TestDependentGradients:
-    """Section 2.3 of the brief: unit vectors in the plane, at angles in degrees."""
+    """Unit vectors in the plane, at angles in degrees."""
 
     @pytest.mark.parametrize("rank_policy", ["lstsq", "maxmin"])
     def test_a_pareto_stationary_point_gives_zero(self, rank_policy):

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -146,8 +147,8 @@ class CheckpointFolder:
         if step < 0:
             raise InvalidValueError(f"step {step} is negative; count steps from 0")
         written = save_checkpoint(self.path(step), state)
-        for torn in self.folder.glob(".step-*.safetensors"):  # what a killed save left behind
-            torn.unlink(missing_ok=True)
+        for torn in self.folder.glob(".step-*"):  # what a killed save left behind
+            shutil.rmtree(torn, ignore_errors=True)
         for old in [saved for saved in self.steps() if saved <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)
         return written

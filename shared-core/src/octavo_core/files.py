@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -38,36 +39,36 @@ def ensure_folder(folder: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
-    """Yield a temporary path beside ``path`` that replaces it when the block ends well.
+    """Yield a temporary path that replaces ``path`` when the block ends well.
 
-    The temporary file is flushed to disk before the rename and the folder after it, so a reader sees the old or the new
-    content even after a power cut. If the block raises, ``path`` is left as it was.
+    The temporary file has the same name, in a hidden folder beside ``path``: some writers make temporary files of their
+    own, and would leave them there when they are killed. It is flushed to disk before the rename and the folder after,
+    so a reader sees the old or the new content even after a power cut. If the block raises, ``path`` is left as it was.
 
     Args:
         path: The file to write; its folder must exist.
 
     Yields:
-        The temporary file's path, in the same folder and with the same suffix.
+        The path to write to.
 
     Raises:
         InvalidStateError: If the file cannot be written there.
     """
     target = Path(path)
     with _named_failure(target):
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix)
-        os.close(handle)
-    temporary = Path(name)
+        work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.stem}."))
+    temporary = work / target.name
     try:
         yield temporary
         with _named_failure(target):
             with temporary.open("r+b") as written:
                 os.fsync(written.fileno())
-            # mkstemp makes files private; a result is as readable as any file the user creates.
+            # Some writers make private files; a result is as readable as any file the user creates.
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(target)
             _sync_folder(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:

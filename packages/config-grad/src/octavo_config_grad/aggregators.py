@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from octavo_core.errors import InvalidStateError, InvalidValueError
 from torch import Tensor, nn
 
+from octavo_config_grad._compile import outside_graphs
 from octavo_config_grad.gramian import Gradients, accumulation_dtype, coarsest_dtype, scaled_gramian, weighted_sum
 from octavo_config_grad.info import (
     UpdateInfo,
@@ -74,6 +75,7 @@ class Aggregator(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement coefficients(gramian, losses)")
 
+    @outside_graphs
     def solve(
         self,
         gramian: Tensor,
@@ -145,6 +147,7 @@ class Aggregator(nn.Module):
         self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
     ) -> tuple[Tensor | list[Tensor], UpdateInfo]: ...
 
+    @outside_graphs
     def aggregate(
         self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
     ) -> tuple[Tensor | list[Tensor], UpdateInfo]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,10 +11,10 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 from torch import Tensor
 
 from octavo_config_grad.distributed import local_tensor
+from octavo_config_grad.gramian import autocast_off
 
 __all__ = [
     "all_finite",
-    "autocast_off",
     "check_choice",
     "check_distinct",
     "check_groups",
@@ -204,13 +203,6 @@ def all_finite(tensors: Iterable[Tensor | None]) -> bool:
         math.isfinite(square.item()) or bool(tensor.isfinite().all())
         for square, tensor in zip(squares, present, strict=True)
     )
-
-
-def autocast_off(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Context in which autocast does not round matrix products to half precision."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return contextlib.nullcontext()
 
 
 def parameter_names(groups: Sequence[Mapping[str, Any]]) -> dict[int, str]:

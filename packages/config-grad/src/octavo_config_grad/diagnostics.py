@@ -7,13 +7,14 @@ import io
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from octavo_core.errors import InvalidTypeError, InvalidValueError
-from octavo_core.files import atomic_write
+from octavo_core.files import atomic_write, ensure_folder
 from torch import Tensor
 
 from octavo_config_grad.info import UpdateInfo
@@ -63,7 +64,7 @@ class ConflictLog:
         self.infos: list[UpdateInfo] = []
 
     def record(
-        self, step: int, info: UpdateInfo | None, losses: Tensor | Sequence[Tensor | float] | None = None
+        self, step: int, info: UpdateInfo | None, losses: Tensor | Sequence[Tensor | float | int] | None = None
     ) -> None:
         """Add the report of a step.
 
@@ -121,7 +122,7 @@ class ConflictLog:
         """Write one line per record: step, conflict, rank, length, and per loss norm, alpha, cosine; pairwise cosines.
 
         Args:
-            path: The file; replaced atomically.
+            path: The file; replaced atomically, its folder created if missing.
 
         Raises:
             InvalidStateError: If it cannot be written.
@@ -133,6 +134,7 @@ class ConflictLog:
         table.writerow(header)
         for step, row in zip(self.steps, rows, strict=True):
             table.writerow([step, *(repr(value) for value in row.values())])
+        ensure_folder(Path(path).parent)
         atomic_write(path, text.getvalue())
 
     def _scalars(self, info: UpdateInfo) -> dict[str, float]:

@@ -49,19 +49,13 @@ def average_gradients(gradients: Sequence[Tensor], *, group: Any = None) -> list
     if world == 1:
         return list(gradients)
     means = list(gradients)
-    buckets: dict[tuple[torch.device, torch.dtype], list[list[int]]] = {}
-    filled = 0
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for position, gradient in enumerate(gradients):
         # A sum in half precision loses bits with every process: it travels as float32.
         dtype = torch.promote_types(gradient.dtype, torch.float32)
-        same_kind = buckets.setdefault((gradient.device, dtype), [])
-        if not same_kind or filled >= _BUCKET_BYTES:
-            same_kind.append([])
-            filled = 0
-        same_kind[-1].append(position)
-        filled += gradient.numel() * dtype.itemsize
-    for (_, dtype), same_kind in buckets.items():
-        for bucket in same_kind:
+        kinds.setdefault((gradient.device, dtype), []).append(position)
+    for (_, dtype), positions in kinds.items():
+        for bucket in _buckets(positions, [gradients[p].numel() * dtype.itemsize for p in positions]):
             flat = torch.cat([gradients[position].reshape(-1).to(dtype) for position in bucket])
             dist.all_reduce(flat, group=group)
             flat /= world
@@ -197,3 +191,16 @@ def _world_size(group: Any) -> int:
             "torch.distributed.init_process_group() first"
         )
     return dist.get_world_size(group)
+
+
+def _buckets(positions: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Cut positions into runs that are closed once they hold ``_BUCKET_BYTES``."""
+    buckets: list[list[int]] = [[]]
+    filled = 0
+    for position, size in zip(positions, sizes, strict=True):
+        if filled >= _BUCKET_BYTES:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(position)
+        filled += size
+    return buckets

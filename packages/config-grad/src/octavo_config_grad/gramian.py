@@ -17,6 +17,8 @@ from jaxtyping import Float64
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_config_grad._compile import outside_graphs
+
 __all__ = ["Gradients", "gramian", "weighted_sum"]
 
 Gradients = Tensor | Sequence[Tensor] | Sequence[Sequence[Tensor | None]]
@@ -81,6 +83,7 @@ def weighted_sum(
 ) -> Tensor | list[Tensor]: ...
 
 
+@outside_graphs
 def weighted_sum(
     gradients: Gradients, alpha: Tensor, *, accumulate: torch.dtype | None = None
 ) -> Tensor | list[Tensor]:

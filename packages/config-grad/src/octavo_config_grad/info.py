@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_config_grad._compile import outside_graphs
 from octavo_config_grad._solver import (
     cosine_matrix,
     default_rtol,
@@ -58,6 +59,7 @@ class UpdateInfo:
     skipped: bool = False
 
 
+@outside_graphs
 def update_info(
     gramian: Tensor,
     alpha: Tensor,

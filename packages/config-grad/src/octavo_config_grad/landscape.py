@@ -64,7 +64,7 @@ def landscape_losses(point: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 
         The losses, unscaled.
 
     Source:
-        Section 3 of the brief (the official toy example; the landscape is that of CAGrad).
+        The official toy example; the landscape is that of CAGrad (Liu et al., NeurIPS 2021).
     """
     x, y = point.unbind(-1)
     upper = torch.tanh(y / 2).clamp_min(0)
@@ -103,7 +103,7 @@ def trace(
         InvalidValueError: If a number is out of range.
 
     Source:
-        Section 3 of the brief: Adam, learning rate 0.01, 5000 steps.
+        The official toy example: Adam, learning rate 0.01, 5000 steps.
     """
     if len(start) != 2 or steps < 1 or not lr > 0:
         raise InvalidValueError(f"a path needs a start (x, y), 1 or more steps and lr > 0; got {start}, {steps}, {lr}")
@@ -133,7 +133,9 @@ def landscape_grid(*, extent: float | int = 10.0, resolution: int = 201) -> Grid
         InvalidValueError: If a number is out of range.
     """
     if not extent > 0 or resolution < 2:
-        raise InvalidValueError(f"a grid needs an extent above 0 and 2 or more points a side; got {extent}, {resolution}")
+        raise InvalidValueError(
+            f"a grid needs an extent above 0 and 2 or more points a side; got {extent}, {resolution}"
+        )
     axis = torch.linspace(-extent, extent, resolution, dtype=torch.float64)
     points = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), dim=-1)
     return Grid(axis.numpy(), axis.numpy(), landscape_losses(points).movedim(-1, 0).contiguous().numpy())

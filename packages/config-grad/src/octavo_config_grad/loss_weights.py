@@ -252,8 +252,8 @@ class MinMax(LossWeighting):
 
     Source:
         Liu, Wang, "A dual-dimer method for training physics-constrained neural networks with minimax architecture",
-        Neural Networks 2021; Adam with 1e-3 as in the ConFIG study, whose code returns z itself (section 4 of the
-        brief): weights of mean 1 are meant.
+        Neural Networks 2021; Adam with 1e-3 as in the ConFIG study, whose code returns z itself; weights of mean 1 are
+        meant.
     """
 
     _state = ("_logits",)

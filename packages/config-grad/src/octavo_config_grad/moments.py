@@ -226,7 +226,13 @@ class Moments:
         return total
 
     def pseudo_updates(
-        self, weights: Float64[np.ndarray, " losses"], betas: tuple[float, float], step: int, eps: Sequence[float]
+        self,
+        weights: Float64[np.ndarray, " losses"],
+        betas: tuple[float, float],
+        step: int,
+        eps: Sequence[float],
+        *,
+        accumulate: torch.dtype | None = None,
     ) -> Iterator[Stretch]:
         """Advance the pseudo moments; yield each stretch with its update in ``parts`` (valid until the next one).
 
@@ -238,14 +244,15 @@ class Moments:
             betas: Decays beta1, beta2.
             step: Number t of updates, this one included.
             eps: eps of each parameter group.
+            accumulate: float64 to form h in that precision; None for the precision of the moments.
 
         Yields:
             The stretches.
         """
         beta1, beta2 = betas
         correction1, correction2 = 1.0 - beta1**step, 1.0 - beta2**step
-        for stretch, coefficients in self._with_coefficients(weights * correction1):
-            target = torch.mv(stretch.first.t(), coefficients, out=stretch.update)  # h (1 - beta1^t), the new M
+        for stretch, coefficients in self._with_coefficients(weights * correction1, accumulate):
+            target = _combine(stretch.first, coefficients, stretch.update)  # h (1 - beta1^t), the new M
             # g_c = (target - beta1 M) / (1 - beta1) is an extrapolation from M through the target.
             gradient = stretch.pseudo.lerp_(target, 1.0 / (1.0 - beta1))
             stretch.second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
@@ -260,6 +267,8 @@ class Moments:
         weights: Float64[np.ndarray, " losses"],
         corrections: Float64[np.ndarray, "2 losses"],
         eps: Sequence[float],
+        *,
+        accumulate: torch.dtype | None = None,
     ) -> Iterator[Stretch]:
         """Yield each stretch with the weighted sum of the losses' Adam directions in ``parts``.
 
@@ -267,27 +276,38 @@ class Moments:
             weights: Coefficients of the Adam directions.
             corrections: Bias corrections ``1 - beta1^t_i`` and ``1 - beta2^t_i``.
             eps: eps of each parameter group.
+            accumulate: float64 to form the sum in that precision; None for the precision of the moments.
 
         Yields:
             The stretches.
         """
-        for stretch, coefficients in self._with_coefficients(weights):
-            directions = _adam_directions(stretch, corrections, eps[stretch.group])
-            torch.mv(directions.t(), coefficients, out=stretch.update)
+        for stretch, coefficients in self._with_coefficients(weights, accumulate):
+            _combine(_adam_directions(stretch, corrections, eps[stretch.group]), coefficients, stretch.update)
             yield stretch
 
-    def _with_coefficients(self, weights: np.ndarray) -> Iterator[tuple[Stretch, Tensor]]:
+    def _with_coefficients(
+        self, weights: np.ndarray, accumulate: torch.dtype | None
+    ) -> Iterator[tuple[Stretch, Tensor]]:
         cast: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         for stretch in self.stretches:
             key = (stretch.update.device, stretch.update.dtype)
             if key not in cast:
-                cast[key] = torch.as_tensor(weights, device=key[0], dtype=key[1])
+                coefficients = torch.from_numpy(weights)
+                cast[key] = coefficients if accumulate == torch.float64 else coefficients.to(*key)
             yield stretch, cast[key]
 
 
 def to_float64(tensor: Tensor) -> Tensor:
     """Cast to float64, on the CPU where the device has none."""
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
+
+
+def _combine(rows: Tensor, coefficients: Tensor, out: Tensor) -> Tensor:
+    """``sum_i coefficients_i rows_i`` in the precision of the coefficients."""
+    if coefficients.dtype == rows.dtype:
+        return torch.mv(rows.t(), coefficients.to(rows.device), out=out)
+    wide = to_float64(rows)
+    return out.copy_(torch.mv(wide.t(), coefficients.to(wide.device)))
 
 
 def _cut(

@@ -10,9 +10,9 @@ import torch
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_config_grad._compile import outside_graphs
 from octavo_config_grad.backward import (
     all_finite,
-    autocast_off,
     check_choice,
     check_distinct,
     evaluate_loss,
@@ -24,6 +24,7 @@ from octavo_config_grad.backward import (
     unscale_gradients,
 )
 from octavo_config_grad.distributed import Reducer
+from octavo_config_grad.gramian import autocast_off
 from octavo_config_grad.info import UpdateInfo
 from octavo_config_grad.loss_history import LossHistory
 from octavo_config_grad.moments import Moments, Stretch
@@ -32,6 +33,9 @@ from octavo_config_grad.selection import LossSelector, loss_indices
 from octavo_config_grad.solution import Solution, checked_aggregator
 
 __all__ = ["MConFIG"]
+
+# Coefficients beyond this may not fit float32 although their product with a moment does.
+_LARGE = 2.0**100
 
 
 class MConFIG(torch.optim.Optimizer):
@@ -197,6 +201,7 @@ class MConFIG(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
 
+    @outside_graphs
     @torch.no_grad()
     def step(self, closure: Any = None, *, scaler: Any = None) -> Any:
         """Refresh the moments of the given losses and update the parameters.
@@ -228,6 +233,7 @@ class MConFIG(torch.optim.Optimizer):
             torch._foreach_sub_(targets, stretch.parts, alpha=lrs[stretch.group])
         return values
 
+    @outside_graphs
     @torch.no_grad()
     def direction(self, closure: Any, *, scaler: Any = None) -> list[Tensor]:
         """Advance the moments as :meth:`step` does, but return the update instead of making it.
@@ -336,11 +342,15 @@ class MConFIG(torch.optim.Optimizer):
 
     def _updates(self, weights: np.ndarray) -> Iterator[Stretch]:
         betas, eps = self._betas(), self._eps()
+        accumulate = None if self._solution is None else self._solution.accumulate
+        if float(np.abs(weights).max()) > _LARGE:
+            accumulate = torch.float64
         with autocast_off(self._device()):
             if self.second_moment == "pseudo":
-                yield from self._moments.pseudo_updates(weights, betas, self._step, eps)
+                yield from self._moments.pseudo_updates(weights, betas, self._step, eps, accumulate=accumulate)
             else:
-                yield from self._moments.separate_updates(weights, self._history.corrections(betas), eps)
+                corrections = self._history.corrections(betas)
+                yield from self._moments.separate_updates(weights, corrections, eps, accumulate=accumulate)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as copies.

@@ -12,9 +12,9 @@ import torch
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
+from octavo_config_grad._compile import outside_graphs
 from octavo_config_grad.backward import (
     all_finite,
-    autocast_off,
     check_choice,
     check_distinct,
     check_groups,
@@ -26,7 +26,7 @@ from octavo_config_grad.backward import (
     scaled_loss,
 )
 from octavo_config_grad.distributed import Reducer, as_gradient, local_tensor
-from octavo_config_grad.gramian import coarsest_dtype, gramian, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import autocast_off, coarsest_dtype, gramian, scaled_gramian, weighted_sum
 from octavo_config_grad.info import UpdateInfo
 from octavo_config_grad.moments import to_float64
 from octavo_config_grad.solution import Solution, checked_aggregator
@@ -163,6 +163,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         """What the last combination does to each loss, worked out on demand; None before the first."""
         return self._info.info if isinstance(self._info, Solution) else self._info
 
+    @outside_graphs
     def accumulate(self, losses: Any, *, scaler: Any = None) -> list[Tensor]:
         """Add the gradients of each loss to what was accumulated since the last step, as ``backward`` would for one.
 
@@ -216,6 +217,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         self._rows, self._head_gradients = rows, head_gradients
         return values
 
+    @outside_graphs
     @torch.no_grad()
     def combine(self) -> UpdateInfo | None:
         """Combine what was accumulated and write the update to ``.grad``; :meth:`step` does it where needed.
@@ -235,6 +237,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         self._combine(overflow_allowed=self.aggregator.nonfinite == "skip")
         return self.last_info
 
+    @outside_graphs
     @torch.no_grad()
     def step(self, closure: Any = None, *, scaler: Any = None) -> Any:
         """Combine the gradients of the losses, and of what was accumulated, and let the wrapped optimizer step.
@@ -371,9 +374,14 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         else:
             products, unit = scaled_gramian(packed)
         products = self._reducer.sum_shards(products).cpu()
-        self._info = Solution(self.aggregator, products, losses, gradient_dtype=precision, unit=unit)
-        alpha = self._reducer.share_weights(self._info.alpha, gradients[0][0].device)
-        update = alpha.to(packed) @ packed if isinstance(packed, Tensor) else weighted_sum(packed, alpha)
+        solution = Solution(self.aggregator, products, losses, gradient_dtype=precision, unit=unit)
+        self._info = solution
+        alpha = self._reducer.share_weights(solution.alpha, gradients[0][0].device)
+        update = (
+            alpha.to(packed) @ packed
+            if isinstance(packed, Tensor)
+            else weighted_sum(packed, alpha, accumulate=solution.accumulate)
+        )
         return _unpack(update, gradients[0])
 
     def _check_finite(self, heads: list[Tensor], gradients: list[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -193,9 +194,14 @@ def plot_landscape(grid: Grid, trajectories: Mapping[str, Trajectory]) -> Figure
         seen.add(label)
         ax.plot(x, y, color=color, linestyle=DASHES[index % len(DASHES)], linewidth=2, label=name)
         ax.plot(x[0], y[0], marker="o", color="white", markeredgecolor="black", markersize=6)
-        ax.plot(x[-1], y[-1], marker=MARKERS[(index + 1) % len(MARKERS)], color=color, markeredgecolor="black", markersize=9)
+        ax.plot(
+            x[-1], y[-1], marker=MARKERS[(index + 1) % len(MARKERS)], color=color, markeredgecolor="black", markersize=9
+        )
     ax.set(
-        xlabel="First parameter x", ylabel="Second parameter y", xlim=(grid.x[0], grid.x[-1]), ylim=(grid.y[0], grid.y[-1])
+        xlabel="First parameter x",
+        ylabel="Second parameter y",
+        xlim=(grid.x[0], grid.x[-1]),
+        ylim=(grid.y[0], grid.y[-1]),
     )
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
     return figure
@@ -209,7 +215,12 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 def _figure(
-    content: Mapping[str, object], *, columns: int, share_y: bool = False, width: float | None = None, height: float = 3.4
+    content: Mapping[str, object],
+    *,
+    columns: int,
+    share_y: bool = False,
+    width: float | None = None,
+    height: float = 3.4,
 ) -> tuple[Figure, list[Axes]]:
     if not content:
         raise InvalidValueError("there is nothing to draw; give at least one run")
@@ -221,7 +232,7 @@ def _figure(
     return figure, list(axes)
 
 
-def _style(index: int, count: int) -> dict[str, object]:
+def _style(index: int, count: int) -> dict[str, Any]:
     return {
         "color": COLORS[index % len(COLORS)],
         "linestyle": DASHES[index % len(DASHES)],

@@ -15,12 +15,15 @@ from torch import Tensor
 
 from octavo_config_grad._solver import SAFE_PIVOT
 from octavo_config_grad.aggregators import Aggregator, ConFIG
+from octavo_config_grad.gramian import accumulation_dtype
 from octavo_config_grad.info import UpdateInfo, check_finite, nonfinite_losses, skipped_info, update_info
 
 __all__ = ["Solution", "checked_aggregator"]
 
 # Largest number of losses for which plain Python floats are faster than LAPACK behind NumPy.
 _PLAIN_SIZE = 8
+# |d| / sum_i |alpha_i g_i| below which the sum needs float64, as in ``accumulation_dtype``.
+_CANCELLATION = 1e-2
 
 
 def checked_aggregator(aggregator: Any) -> Aggregator:
@@ -54,6 +57,7 @@ class Solution:
     Attributes:
         alpha: Coefficients of the update; zero if a gradient is not finite under ``nonfinite="skip"``.
         skipped: Whether that is so.
+        accumulate: float64 where the update is a sum of terms that cancel so far that it needs that precision.
 
     Raises:
         InvalidValueError: If a gradient is not finite under ``nonfinite="raise"``; the loss is named.
@@ -71,12 +75,13 @@ class Solution:
         self.skipped = aggregator.nonfinite == "skip" and bool(nonfinite_losses(gramian))
         if self.skipped:
             self.alpha = torch.zeros(len(gramian), dtype=torch.float64)
+            self.accumulate = None
+        elif (plain := _plain_coefficients(aggregator, gramian)) is not None:
+            self.alpha, self.accumulate = plain
         else:
-            alpha = _plain_coefficients(aggregator, gramian)
-            if alpha is None:
-                check_finite(gramian)
-                alpha = aggregator.coefficients(gramian, torch.tensor(losses, dtype=torch.float64))
-            self.alpha = alpha
+            check_finite(gramian)
+            self.alpha = aggregator.coefficients(gramian, torch.tensor(losses, dtype=torch.float64))
+            self.accumulate = accumulation_dtype(gramian, self.alpha)
         self._gramian = gramian
         self._gradient_dtype = gradient_dtype
         self._unit = unit
@@ -90,11 +95,11 @@ class Solution:
         return replace(info, norms=info.norms * self._unit, length=info.length * self._unit)
 
 
-def _plain_coefficients(aggregator: Aggregator, gramian: Tensor) -> Tensor | None:
-    """ConFIG with equal weights for a few clearly independent gradients; None for everything else.
+def _plain_coefficients(aggregator: Aggregator, gramian: Tensor) -> tuple[Tensor, torch.dtype | None] | None:
+    """``alpha`` and ``accumulate`` of ConFIG with equal weights for a few clearly independent gradients, else None.
 
     In plain floats, since between two backward passes every NumPy or torch call costs more than this whole solve: with
-    ``R a = 1`` by Cholesky, ``alpha_j = (sum_i |g_i|) / (sum_i a_i) a_j / |g_j|`` (section 2.2 of the brief).
+    ``R a = 1`` by Cholesky, ``alpha_j = (sum_i |g_i|) / (sum_i a_i) a_j / |g_j|``.
     """
     size = len(gramian)
     if (
@@ -126,4 +131,7 @@ def _plain_coefficients(aggregator: Aggregator, gramian: Tensor) -> Tensor | Non
         known = sum(factor[k][i] * solution[k] for k in range(i + 1, size))
         solution[i] = (solution[i] - known) / factor[i][i]
     scale = sum(norms) / sum(solution)
-    return torch.tensor([scale * a / norm for a, norm in zip(solution, norms, strict=True)], dtype=torch.float64)
+    alpha = torch.tensor([scale * a / norm for a, norm in zip(solution, norms, strict=True)], dtype=torch.float64)
+    # |d|^2 = scale^2 a^T R a = scale^2 sum_i a_i, to be compared with the sum of the |alpha_i g_i|.
+    cancels = sum(solution) < _CANCELLATION**2 * sum(map(abs, solution)) ** 2
+    return alpha, torch.float64 if cancels else None

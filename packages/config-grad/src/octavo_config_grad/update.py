@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from octavo_core.errors import InvalidStateError, InvalidValueError
 from torch import Tensor
 
+from octavo_config_grad._compile import outside_graphs
 from octavo_config_grad._solver import cosine_matrix, least_squares_coefficients, minimum_norm_coefficients
 from octavo_config_grad.gramian import Gradients, accumulation_dtype, scaled_gramian, weighted_sum
 from octavo_config_grad.info import (
@@ -31,6 +32,7 @@ RANK_POLICIES = ("lstsq", "maxmin", "error")
 """What to do with linearly dependent gradients; see ``config_weights``."""
 
 
+@outside_graphs
 def config_weights(
     gramian: Tensor,
     direction_weights: Tensor | Sequence[float | int] | None = None,
@@ -120,6 +122,7 @@ def config_update(
 ) -> list[Tensor]: ...
 
 
+@outside_graphs
 def config_update(
     gradients: Gradients,
     direction_weights: Tensor | Sequence[float | int] | None = None,

@@ -40,7 +40,7 @@ def load_celeba(root: str | os.PathLike[str], *, image_size: int = 64) -> MultiT
         MissingDependencyError: If Pillow is not installed.
 
     Source:
-        Section 2.8 of the brief (the paper's multi-task benchmark, 40 attributes, 64 x 64 pixels).
+        The paper's multi-task benchmark (40 attributes, 64 x 64 pixels).
     """
     if image_size < 8:
         raise InvalidValueError(f"image_size={image_size} is too small; give 8 or more pixels")

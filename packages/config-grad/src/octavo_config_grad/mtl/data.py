@@ -76,7 +76,7 @@ def digit_pairs(*, pairs_per_digit: int = 3) -> MultiTaskData:
         InvalidValueError: If the number is below 1.
 
     Source:
-        Section 6 of the brief; the construction follows MultiMNIST.
+        The construction follows MultiMNIST.
     """
     if pairs_per_digit < 1:
         raise InvalidValueError(f"pairs_per_digit={pairs_per_digit} must be at least 1")
@@ -106,10 +106,12 @@ def digit_attributes(num_tasks: int = 40, *, seed: int = 0) -> MultiTaskData:
         InvalidValueError: If the number is out of range.
 
     Source:
-        Section 6 of the brief: a stand-in for the 40 attributes of CelebA.
+        A stand-in for the 40 attributes of CelebA.
     """
     if not 1 <= num_tasks <= 252:
-        raise InvalidValueError(f"{num_tasks} tasks asked for; there are 252 ways to take half of ten digits, give 1 to 252")
+        raise InvalidValueError(
+            f"{num_tasks} tasks asked for; there are 252 ways to take half of ten digits, give 1 to 252"
+        )
     generator = np.random.default_rng(seed)
     halves: dict[tuple[int, ...], None] = {}
     while len(halves) < num_tasks:

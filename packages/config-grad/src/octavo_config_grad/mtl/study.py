@@ -47,7 +47,7 @@ class StudyConfig:
         InvalidValueError: If a number is out of range.
 
     Source:
-        Section 2.8 of the brief: Adam 3e-4, batch 256, 15 epochs for CelebA; the defaults suit the digits.
+        The paper's multi-task benchmark: Adam 3e-4, batch 256, 15 epochs for CelebA; the defaults suit the digits.
     """
 
     epochs: int = 40
@@ -207,9 +207,7 @@ class TaskNetwork(nn.Module):
         return (logits[..., 0] > 0).long() if self.outputs == 1 else logits.argmax(-1)
 
 
-def train_tasks(
-    data: MultiTaskData, method: str, config: StudyConfig | None = None, *, seed: int = 0
-) -> TaskResult:
+def train_tasks(data: MultiTaskData, method: str, config: StudyConfig | None = None, *, seed: int = 0) -> TaskResult:
     """Train by one method and score every task.
 
     The method decides the update of the trunk; each head follows the gradient of its own loss by Adam. No method clips.
@@ -228,7 +226,7 @@ def train_tasks(
         MissingDependencyError: If the method needs torchjd and it is not installed.
 
     Source:
-        Section 2.8 of the brief.
+        The paper's multi-task benchmark.
     """
     config = config or StudyConfig()
     device = resolve_device(config.device)
@@ -304,14 +302,14 @@ def run_study(
     return StudyResult(data.name, data.tasks, fitting, tuple(seeds), tuple(results))
 
 
-def _update(
-    method: str, network: TaskNetwork, num_tasks: int, lr: float
-) -> tuple[Callable[[Tensor], None], int]:
+def _update(method: str, network: TaskNetwork, num_tasks: int, lr: float) -> tuple[Callable[[Tensor], None], int]:
     """Return what a step does with the losses, and how many of them it sends back through the trunk."""
     refreshed = _refreshed(method)
     if refreshed is not None:
         if not 1 <= refreshed <= num_tasks:
-            raise InvalidValueError(f"{method!r} refreshes {refreshed} of {num_tasks} tasks; give from 1 to {num_tasks}")
+            raise InvalidValueError(
+                f"{method!r} refreshes {refreshed} of {num_tasks} tasks; give from 1 to {num_tasks}"
+            )
         momentum = MConFIG(network.trunk.parameters(), num_tasks, lr=lr, updates_per_step=refreshed)
         head_parameters = list(network.heads.parameters())
         adam = torch.optim.Adam(head_parameters, lr=lr)
@@ -359,7 +357,10 @@ def _f1(
     predicted, labels = torch.cat(parts).numpy(), split.labels.numpy()
     average = "binary" if num_classes == 2 else "macro"
     return np.array(
-        [f1_score(labels[:, task], predicted[:, task], average=average, zero_division=0.0) for task in range(labels.shape[1])]
+        [
+            f1_score(labels[:, task], predicted[:, task], average=average, zero_division=0.0)
+            for task in range(labels.shape[1])
+        ]
     )
 
 

@@ -34,7 +34,7 @@ class Burgers(Problem):
         InvalidValueError: If an argument is out of range.
 
     Source:
-        Section 2.7 of the brief. The reference is the exact solution, not the official file, which is off by 1.6e-4.
+        The paper's PINN study. The reference is the exact solution, not the official file, which is off by 1.6e-4.
     """
 
     num_losses: int = 2
@@ -89,7 +89,7 @@ def cole_hopf(
     """Exact solution of Burgers' equation from ``-sin(pi x)`` on the periodic line of period 2.
 
     ``u = -int sin(pi(x-z)) f(x-z) e^{-z^2/(4 nu t)} dz / int f(x-z) e^{-z^2/(4 nu t)} dz`` with
-    ``f(y) = exp(-cos(pi y) / (2 pi nu))``, by Gauss-Hermite quadrature. The exponent is shifted by its maximum, so small
+    ``f(y) = exp(-cos(pi y) / (2 pi nu))``, by Gauss-Hermite quadrature. The exponent is shifted by its maximum: small
     viscosities and times neither overflow nor lose the solution.
 
     Args:
@@ -105,7 +105,7 @@ def cole_hopf(
         InvalidValueError: If a time is negative or a parameter out of range.
 
     Source:
-        Section 3 of the brief.
+        Basdevant et al., Computers & Fluids 14 (1986): the Cole-Hopf transform, by Gauss-Hermite quadrature.
     """
     x, t = np.broadcast_arrays(np.asarray(x, dtype=np.float64), np.asarray(t, dtype=np.float64))
     if not (t >= 0).all() or not viscosity > 0 or num_nodes < 2:

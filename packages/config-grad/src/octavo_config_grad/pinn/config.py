@@ -50,7 +50,7 @@ class TrainingConfig:
         InvalidValueError: If a number is out of range, a name is unknown, or not exactly one budget is given.
 
     Source:
-        Section 2.7 of the brief, with the sizes of section 6 as defaults.
+        The paper's PINN study (its official training configurations); the default sizes are smaller, for two CPU cores.
     """
 
     steps: int | None = None
@@ -93,7 +93,9 @@ class TrainingConfig:
             if not 0 < value < math.inf:
                 raise InvalidValueError(f"{name}={value} must be positive")
         if not 0 <= self.warmup < 1:
-            raise InvalidValueError(f"warmup={self.warmup} must be a share of the budget from 0 up to but not including 1")
+            raise InvalidValueError(
+                f"warmup={self.warmup} must be a share of the budget from 0 up to but not including 1"
+            )
         if self.seed < 0:
             raise InvalidValueError(f"seed={self.seed} must be at least 0")
         for name, known in {"derivatives": MODES, "dtype": DTYPES}.items():
@@ -123,11 +125,12 @@ def demo_setting(**changes: Any) -> TrainingConfig:
         InvalidValueError: As for :class:`TrainingConfig`.
 
     Source:
-        Section 6 of the brief: 400 interior and 128 boundary and initial points.
+        A small version of the paper's Burgers study: 400 interior and 128 boundary and initial points.
     """
     # Another budget takes the place of the default one.
     budget = {} if changes.keys() & {"steps", "seconds"} else {"backward_passes": 8000}
-    return TrainingConfig(**{**budget, "points": PointCounts(400, 64, 64), **changes})
+    settings: dict[str, Any] = {**budget, "points": PointCounts(400, 64, 64), **changes}
+    return TrainingConfig(**settings)
 
 
 def learning_rate_factor(position: float | int, end: float | int, warmup: float | int, end_ratio: float | int) -> float:
@@ -145,7 +148,7 @@ def learning_rate_factor(position: float | int, end: float | int, warmup: float 
         The factor, in [0, 1].
 
     Source:
-        Section 2.7 of the brief.
+        The paper's PINN study (its official training configurations).
     """
     if position < warmup:
         return position / warmup

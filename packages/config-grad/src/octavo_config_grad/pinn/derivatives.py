@@ -12,7 +12,16 @@ from torch.func import jvp
 
 from octavo_config_grad.pinn.network import MLP
 
-__all__ = ["MODES", "AutogradFields", "Fields", "ForwardFields", "PartOfFields", "SweepFields", "Wanted", "evaluate_fields"]
+__all__ = [
+    "MODES",
+    "AutogradFields",
+    "Fields",
+    "ForwardFields",
+    "PartOfFields",
+    "SweepFields",
+    "Wanted",
+    "evaluate_fields",
+]
 
 MODES = ("auto", "autograd", "jvp")
 """How derivatives are computed: ``"autograd"`` nests reverse mode, ``"jvp"`` nests ``torch.func.jvp``; ``"auto"`` sends
@@ -35,9 +44,7 @@ class Fields:
         names: Names of the columns of the network's output.
     """
 
-    def __init__(
-        self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]
-    ) -> None:
+    def __init__(self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]) -> None:
         self.network = network
         self.points = points
         self._coordinates = {name: index for index, name in enumerate(coordinates)}
@@ -98,9 +105,7 @@ class PartOfFields(Fields):
 class AutogradFields(Fields):
     """Derivatives by nested reverse mode; for any network and any order."""
 
-    def __init__(
-        self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]
-    ) -> None:
+    def __init__(self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]) -> None:
         super().__init__(network, points.detach().requires_grad_(), coordinates, names)
         self._outputs = network(self.points).unbind(1)
         self._gradients: dict[tuple[int, tuple[int, ...]], tuple[Tensor, ...]] = {}
@@ -121,9 +126,7 @@ class AutogradFields(Fields):
 class ForwardFields(Fields):
     """Derivatives by nested forward mode, ``torch.func.jvp``; for any network and any order."""
 
-    def __init__(
-        self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]
-    ) -> None:
+    def __init__(self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]) -> None:
         super().__init__(network, points.detach(), coordinates, names)
         self._cache: dict[tuple[int, ...], Tensor] = {}
 

@@ -30,7 +30,7 @@ def dual_cone_projector() -> Any:
     from torchjd.linalg import DualConeProjector
 
     class NonNegativeProjector(DualConeProjector):
-        def __call__(self, U: Tensor, G: Tensor) -> Tensor:  # noqa: N803 - torchjd's names
+        def __call__(self, U: Tensor, G: Tensor) -> Tensor:
             gramian = G.detach().double().cpu().numpy()
             trace = float(np.trace(gramian))
             if trace <= 0.0:

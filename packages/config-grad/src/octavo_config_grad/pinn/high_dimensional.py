@@ -30,7 +30,7 @@ class PoissonND(Problem):
         InvalidValueError: If the dimension is below 2.
 
     Source:
-        Beyond the paper's four problems; section 2.7 of the brief asks for a high-dimensional problem.
+        Beyond the paper's four problems, which mention but do not specify a high-dimensional problem.
     """
 
     fields = ("u",)
@@ -70,7 +70,7 @@ class HeatND(Problem):
         InvalidValueError: If an argument is out of range.
 
     Source:
-        Beyond the paper's four problems; section 2.7 of the brief asks for a high-dimensional problem.
+        Beyond the paper's four problems, which mention but do not specify a high-dimensional problem.
     """
 
     fields = ("u",)

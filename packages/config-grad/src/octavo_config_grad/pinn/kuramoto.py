@@ -36,7 +36,7 @@ class KuramotoSivashinsky(Problem):
         InvalidValueError: If the time is out of range.
 
     Source:
-        Beyond the paper; section 8 of the brief names it as a harder problem that reviewers asked for.
+        Beyond the paper: a harder problem that its reviewers asked for.
     """
 
     final_time: float = 0.5

@@ -117,10 +117,11 @@ class _CombinedStepper(Stepper):
 
     def __init__(self, optimizer: ConFIGOptimizer, loss: LossFunction, num_losses: int) -> None:
         super().__init__(optimizer, num_losses)
+        self._combined = optimizer
         self._closures = [_closure(loss, index) for index in range(num_losses)]
 
     def step(self) -> None:
-        self.optimizer.step(self._closures)
+        self._combined.step(self._closures)
 
 
 class _MomentumStepper(Stepper):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +31,7 @@ class Kovasznay(Problem):
         InvalidValueError: If it is not positive.
 
     Source:
-        Section 2.7 of the brief; ``lambda = 1/(2 nu) - sqrt(1/(4 nu^2) + 4 pi^2)``.
+        The paper's PINN study ; ``lambda = 1/(2 nu) - sqrt(1/(4 nu^2) + 4 pi^2)``.
     """
 
     reynolds: float = 40.0
@@ -74,7 +76,7 @@ class Beltrami(Problem):
         InvalidValueError: If the number of losses is another.
 
     Source:
-        Sections 2.7 and 2.8e of the brief.
+        The paper's PINN study (its official training configurations).
     """
 
     num_losses: int = 3
@@ -125,11 +127,15 @@ def _navier_stokes(
     """Momentum equations, then continuity; pressure is the field ``p``."""
     momentum = []
     for component, direction in zip(velocity, space, strict=True):
-        advection = sum(f(carrier) * f(component, axis) for carrier, axis in zip(velocity, space, strict=True))
-        diffusion = sum(f(component, axis, axis) for axis in space)
+        advection = _sum(f(carrier) * f(component, axis) for carrier, axis in zip(velocity, space, strict=True))
+        diffusion = _sum(f(component, axis, axis) for axis in space)
         residual = advection + f("p", direction) - viscosity * diffusion
         momentum.append(residual if time is None else residual + f(component, time))
-    return (*momentum, sum(f(component, axis) for component, axis in zip(velocity, space, strict=True)))
+    return (*momentum, _sum(f(component, axis) for component, axis in zip(velocity, space, strict=True)))
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(operator.add, terms)
 
 
 def _deviation(problem: Kovasznay | Beltrami, f: Fields) -> Tensor:

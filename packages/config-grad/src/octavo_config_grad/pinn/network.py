@@ -33,7 +33,7 @@ class MLP(nn.Module):
         InvalidValueError: If there are fewer than two sizes or one is below 1.
 
     Source:
-        Section 2.7 of the brief: Xavier-normal weights of gain 1, biases 0.001.
+        The paper's PINN study (its official training configurations): Xavier-normal weights of gain 1, biases 0.001.
     """
 
     def __init__(

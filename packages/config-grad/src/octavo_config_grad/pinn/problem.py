@@ -84,7 +84,7 @@ class Problem:
                 return (torch.exp(-0.1 * torch.pi**2 * t) * torch.sin(torch.pi * x)).unsqueeze(1)
 
     Source:
-        Section 2.7 of the brief.
+        The paper's PINN study (its official training configurations).
     """
 
     coordinates: tuple[str, ...] = ()
@@ -285,6 +285,10 @@ class Objective:
         self._wanted: list[Wanted] = [set() for _ in self._conditions]
         self.draws = [0] * len(self.names)
         """How often each loss was evaluated: the whole state of the sampling."""
+        # Find out which derivatives each loss takes: a resumed run must plan its first step as any other, since plans
+        # differ in rounding.
+        for index in range(len(self.names)):
+            self._evaluate(index, 0)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -300,6 +304,9 @@ class Objective:
         """
         number = self.draws[index] // self._resample_every
         self.draws[index] += 1
+        return self._evaluate(index, number)
+
+    def _evaluate(self, index: int, number: int) -> Tensor:
         return mean_square(
             self._conditions[index],
             [sampler.draw(number) for sampler in self._samplers[index]],

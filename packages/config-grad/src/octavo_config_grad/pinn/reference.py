@@ -52,14 +52,14 @@ class Reference:
 
     coordinates: tuple[str, ...]
     fields: tuple[str, ...]
-    points: Float64[np.ndarray, "points coordinates"]
-    values: Float64[np.ndarray, "points fields"]
-    axes: tuple[Float64[np.ndarray, "_"], ...] | None = None
+    points: Float64[np.ndarray, "_ coordinates"]
+    values: Float64[np.ndarray, "_ fields"]
+    axes: tuple[Float64[np.ndarray, " _"], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.points.shape[1:] != (len(self.coordinates),) or self.values.shape[1:] != (len(self.fields),):
             raise InvalidValueError(
-                f"the reference has points {self.points.shape} and values {self.values.shape}; the problem needs columns "
+                f"the reference has points {self.points.shape}, values {self.values.shape}; the problem needs columns "
                 f"{', '.join(self.coordinates)} and {', '.join(self.fields)}"
             )
         if len(self.points) != len(self.values) or len(self.points) == 0:
@@ -75,7 +75,7 @@ class Reference:
         cls,
         coordinates: Sequence[str],
         fields: Sequence[str],
-        axes: Sequence[Float[np.ndarray, "_"]],
+        axes: Sequence[Float[np.ndarray, " _"]],
         values: np.ndarray,
     ) -> Reference:
         """Build a reference from values on a grid.
@@ -95,14 +95,14 @@ class Reference:
         expected = (*(len(axis) for axis in axes), len(fields))
         if len(axes) != len(coordinates) or values.shape != expected:
             raise InvalidValueError(
-                f"the reference's values have shape {values.shape}, its grid of {', '.join(coordinates)} needs {expected}"
+                f"the values have shape {values.shape}, the grid of {', '.join(coordinates)} needs {expected}"
             )
         exact_axes = tuple(np.asarray(axis, dtype=np.float64) for axis in axes)
         points = np.stack([part.reshape(-1) for part in np.meshgrid(*exact_axes, indexing="ij")], axis=1)
         flat = np.asarray(values, dtype=np.float64).reshape(-1, len(fields))
         return cls(tuple(coordinates), tuple(fields), points, flat, exact_axes)
 
-    def grid(self, field: int = 0, values: np.ndarray | None = None) -> Float64[np.ndarray, "..."]:
+    def grid(self, field: int = 0, values: np.ndarray | None = None) -> Float64[np.ndarray, ...]:
         """Return a field in the shape of the grid.
 
         Args:
@@ -130,7 +130,7 @@ class Reference:
             Its fields in float64.
         """
         parameter = next(network.parameters())
-        points = torch.from_numpy(self.points).to(dtype=parameter.dtype, device=parameter.device)
+        points = torch.tensor(self.points, dtype=parameter.dtype, device=parameter.device)
         with torch.no_grad():
             parts = [network(chunk) for chunk in points.split(_CHUNK_POINTS)]
         return torch.cat(parts).double().cpu().numpy()
@@ -145,7 +145,7 @@ class Reference:
             The errors; infinite where the prediction is not finite.
 
         Source:
-            Section 2.8e of the brief.
+            The error measures of the paper's study, plus relative L2 and maximum.
         """
         error = prediction - self.values
         if not np.isfinite(error).all():
@@ -162,7 +162,7 @@ def load_reference(
 
     ``.npz`` and ``.mat`` hold arrays named after the coordinates and fields: either axes and a field of the shape of
     their grid (a transposed one is turned when the sizes tell), or as many coordinates as values. ``.npy`` and ``.csv``
-    hold one row for each point with the columns coordinates, then fields; a CSV may begin with a header that names them.
+    hold one row for each point with the columns coordinates, then fields; a CSV may have a header that names them.
 
     Args:
         path: The file; nothing in it is executed (no pickle).
@@ -263,7 +263,10 @@ def _read_npy(file: Path, names: Sequence[str]) -> np.ndarray:
 
 def _read_csv(file: Path, names: Sequence[str]) -> np.ndarray | dict[str, Any]:
     with file.open(encoding="utf-8") as lines:
-        header = [cell.strip().strip('"') for cell in lines.readline().lstrip("#\ufeff").strip().split(",")]
+        first = lines.readline().lstrip("#\ufeff").strip()
+        if not first:
+            raise ValueError("it is empty")
+        header = [cell.strip().strip('"') for cell in first.split(",")]
         try:
             [float(cell) for cell in header]
         except ValueError:
@@ -288,7 +291,7 @@ def _read_mat(file: Path, names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if not name.startswith("__")}
 
 
-def _real(array: Any, file: Path, what: str) -> Float64[np.ndarray, "..."]:
+def _real(array: Any, file: Path, what: str) -> Float64[np.ndarray, ...]:
     found = np.asarray(array)
     if found.dtype.kind not in "fiu":
         raise InvalidValueError(f"{what} of reference {str(file)!r} holds {found.dtype}; give real numbers")

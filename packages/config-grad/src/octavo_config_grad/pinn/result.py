@@ -168,7 +168,9 @@ def compare_runs(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, An
     for folder in folders:
         file = Path(folder) / RESULT_FILE
         if not file.is_file():
-            raise MissingFileError(f"no run in {str(folder)!r}: {RESULT_FILE} is missing; give folders of finished runs")
+            raise MissingFileError(
+                f"no run in {str(folder)!r}: {RESULT_FILE} is missing; give folders of finished runs"
+            )
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
             known = record["schema"] == SCHEMA
@@ -197,4 +199,6 @@ def _finite(number: float) -> float | None:
 
 
 def _finite_list(array: np.ndarray) -> list[Any]:
-    return np.where(np.isfinite(array), array, None).tolist()
+    values = array.astype(object)
+    values[~np.isfinite(array)] = None
+    return values.tolist()

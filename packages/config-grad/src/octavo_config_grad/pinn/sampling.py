@@ -145,7 +145,7 @@ def edges(box: Box, coordinates: Sequence[int]) -> Region:
         InvalidValueError: If the box lacks a coordinate.
 
     Source:
-        What the official code does for Beltrami flow (section 4 item 10 of the brief); kept for comparison.
+        What the official code does for Beltrami flow (points on the edges of the cube alone); kept for comparison.
     """
     pairs = combinations(_checked(box, coordinates), 2)
     fixed = [((i, a), (j, b)) for i, j in pairs for a, b in product(_ends(box, i), _ends(box, j))]
@@ -190,7 +190,7 @@ class LatinHypercube:
         InvalidValueError: If there are fewer points than pieces.
 
     Source:
-        Section 2.8e of the brief: ``scipy.stats.qmc.LatinHypercube`` for each loss, from one seed.
+        The paper's study draws Latin hypercubes: ``scipy.stats.qmc.LatinHypercube`` for each loss, from one seed.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class LatinHypercube:
         self._region = region
         self._count = count
         self._seed = (seed, stream)
-        self._options = {"dtype": dtype, "device": device}
+        self._dtype, self._device = dtype, device
         per_draw = sum(region.counts(count)) * len(region.box.lower)
         self._block_size = max(1, min(128, _BLOCK_NUMBERS // per_draw))
         self._block_index = -1
@@ -227,7 +227,8 @@ class LatinHypercube:
         """
         index, position = divmod(number, self._block_size)
         if index != self._block_index:
-            self._block = torch.as_tensor(self._draw_block(index), **self._options)
+            # A copy, since NumPy aligns less than torch and matrix products may round by alignment.
+            self._block = torch.tensor(self._draw_block(index), dtype=self._dtype, device=self._device)
             self._block_index = index
         return self._block[position]
 

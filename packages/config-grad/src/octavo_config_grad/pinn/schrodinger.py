@@ -24,7 +24,7 @@ PERIODIC = ("value", "value+derivative")
 
 @dataclass(frozen=True)
 class Schrodinger(Problem):
-    """``i h_t + h_xx / 2 + |h|^2 h = 0`` with ``h = u + i v``, x in [-5, 5] periodic, t in [0, pi/2], from ``2 sech x``.
+    """``i h_t + h_xx / 2 + |h|^2 h = 0`` with ``h = u + iv``, x in [-5, 5] periodic, t in [0, pi/2], from ``2 sech x``.
 
     Args:
         periodic_condition: ``"value"`` (as the official code trains) or ``"value+derivative"``.
@@ -34,7 +34,7 @@ class Schrodinger(Problem):
         InvalidValueError: If an argument is not one of these.
 
     Source:
-        Section 2.7 of the brief.
+        The paper's PINN study (its official training configurations).
     """
 
     periodic_condition: str = "value"
@@ -111,7 +111,7 @@ def split_step(
         InvalidValueError: If an argument is out of range.
 
     Source:
-        Section 3 of the brief uses second-order steps, ten times as many; three of them with Yoshida's fractions make
+        The usual split step uses second-order steps, ten times as many; three of them with Yoshida's fractions make
         one step of fourth order.
     """
     if num_points < 2 or num_points % 2 or num_times < 2 or substeps < 1:

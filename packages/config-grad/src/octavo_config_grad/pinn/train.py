@@ -91,7 +91,7 @@ def train(
             folder holds checkpoints and ``resume`` is not set.
 
     Source:
-        Section 2.7 of the brief.
+        The paper's PINN study (its official training configurations).
     """
     if resume and folder is None:
         raise InvalidStateError("resuming needs the folder of the run's checkpoints")
@@ -135,6 +135,7 @@ class _Run:
     ) -> None:
         self.problem, self.method, self.config = problem, method, config
         self.network, self.device, self.reference = network, device, reference
+        self._check_network()
         options: dict[str, Any] = {"mode": config.derivatives}
         self.objective = Objective(
             problem, network, config.points, seed=config.seed, resample_every=config.resample_every, **options
@@ -142,7 +143,6 @@ class _Run:
         self._evaluation = Objective(
             problem, network, config.points, seed=_EVALUATION_SEED, resample_every=_FOREVER, **options
         )
-        self._check_network()
         self.stepper: Stepper = make_stepper(
             method,
             self.objective.loss,
@@ -161,7 +161,7 @@ class _Run:
             self.total_steps = config.backward_passes // passes
             if self.total_steps < 1:
                 raise InvalidValueError(
-                    f"{config.backward_passes} backward passes are less than one step of {method!r}, which takes {passes}"
+                    f"{config.backward_passes} backward passes are less than a step of {method!r}, which takes {passes}"
                 )
         self.steps_between = max(1, config.evaluate_every // passes)
         self.step = 0
@@ -357,7 +357,7 @@ def _fitting(reference: Reference | None, problem: Problem) -> Reference | None:
         return None
     if reference.coordinates != problem.coordinates or reference.fields != problem.fields:
         raise InvalidValueError(
-            f"the reference has coordinates {', '.join(reference.coordinates)} and fields {', '.join(reference.fields)}; "
+            f"the reference has coordinates {', '.join(reference.coordinates)}, fields {', '.join(reference.fields)}; "
             f"the problem has {', '.join(problem.coordinates)} and {', '.join(problem.fields)}"
         )
     low, high = np.array(problem.lower), np.array(problem.upper)
