@@ -40,4 +40,4 @@ def main(steps: int = 1500, seed: int = 0) -> float:
 
 
 if __name__ == "__main__":
-    print(f"relative L2 error {main():.4f}")
+    print(f"result: relative L2 error {main():.4f}")

@@ -59,4 +59,4 @@ def main(steps: int = 150, seed: int = 0) -> float:
 
 
 if __name__ == "__main__":
-    print(f"digit accuracy {main():.3f}")
+    print(f"result: digit accuracy {main():.4f}")

@@ -222,7 +222,7 @@ def test_bad_arguments():
         split_step(255)
     with pytest.raises(InvalidValueError, match="final time"):
         etdrk4(0.0)
-    with pytest.raises(InvalidValueError, match=r"values have shape \(6, 4\), its grid of x, t needs \(6, 4, 1\)"):
+    with pytest.raises(InvalidValueError, match=r"values have shape \(6, 4\), the grid of x, t needs \(6, 4, 1\)"):
         Reference.from_grid(("x", "t"), ("u",), (X, T), U)
     with pytest.raises(InvalidValueError, match="3 points and 2 values"):
         Reference(("x",), ("u",), np.zeros((3, 1)), np.zeros((2, 1)))

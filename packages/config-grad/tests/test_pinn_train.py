@@ -94,7 +94,7 @@ def test_schedule():
     assert factors[10] == 1.0
     assert factors[505] == pytest.approx(0.55)
     assert factors[1000] == pytest.approx(0.1)
-    assert all(later <= earlier for earlier, later in itertools.pairwise(factors))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(factors[10:]))
     assert pinn.learning_rate_factor(0, 10, 0, 0.1) == 1.0
 
 
@@ -133,7 +133,7 @@ def test_best_is_the_smallest_error_along_the_way(coarse):
 
 
 def test_training_reduces_the_losses(coarse):
-    result = run("adam", tiny(steps=60, lr=1e-2, points=pinn.PointCounts(32, 16, 16)), reference=coarse)
+    result = run("adam", tiny(steps=300, lr=1e-2, points=pinn.PointCounts(32, 16, 16)), reference=coarse)
     assert result.history.losses[-1].sum() < 0.7 * result.history.losses[0].sum()
 
 
@@ -233,7 +233,7 @@ def test_bad_runs(coarse, tmp_path):
     with pytest.raises(OctavoError, match="updates_per_step"):
         run(config=tiny(updates_per_step=4))
     other = dataclasses.replace(coarse, coordinates=("x", "y"))
-    with pytest.raises(InvalidValueError, match="coordinates x, y and fields u; the problem has x, t and u"):
+    with pytest.raises(InvalidValueError, match="coordinates x, y, fields u; the problem has x, t and u"):
         run(reference=other)
     far = dataclasses.replace(coarse, points=coarse.points * 2, axes=None)
     with pytest.raises(InvalidValueError, match="outside the problem's domain"):

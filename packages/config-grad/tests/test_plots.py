@@ -53,8 +53,9 @@ def test_losses():
 
 
 def test_cosines():
-    (ax,) = assert_drawn(plots.plot_cosines(RUNS), 1)
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    figure = plots.plot_cosines(RUNS)
+    assert_drawn(figure, 1)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[0] == f"Adam (conflict {RUNS['Adam'].conflict_rate:.0%})"
 
 
@@ -78,8 +79,9 @@ def test_landscape():
         name: Trajectory(np.array([[0.0, 5.0], [end, -5.0]]), np.zeros((2, 2)))
         for name, end in (("Adam|1", 1.0), ("Adam|2", 2.0), ("ConFIG|1", 3.0))
     }
-    (ax,) = assert_drawn(plots.plot_landscape(landscape_grid(resolution=21), paths), 1)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["Pareto set", "Adam", "ConFIG"]
+    figure = plots.plot_landscape(landscape_grid(resolution=21), paths)
+    assert_drawn(figure, 1)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Pareto set", "Adam", "ConFIG"]
 
 
 def test_figures_leave_no_global_state():

@@ -182,12 +182,27 @@ def unscale_gradients(
 
 
 def is_scaling(scaler: Any) -> bool:
-    """Whether a GradScaler is given and enabled."""
+    """Whether a GradScaler is given and enabled.
+
+    Args:
+        scaler: A ``torch.amp.GradScaler``, or None.
+
+    Returns:
+        Whether losses have to be scaled.
+    """
     return scaler is not None and scaler.is_enabled()
 
 
 def scaled_loss(loss: Tensor, scaler: Any) -> Tensor:
-    """Scale a loss by a GradScaler that is given and enabled."""
+    """Scale a loss by a GradScaler that is given and enabled.
+
+    Args:
+        loss: A scalar with a graph.
+        scaler: A ``torch.amp.GradScaler``, or None.
+
+    Returns:
+        The scaled loss, or the loss itself.
+    """
     if not is_scaling(scaler):
         return loss
     with torch.enable_grad():
@@ -195,7 +210,14 @@ def scaled_loss(loss: Tensor, scaler: Any) -> Tensor:
 
 
 def all_finite(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether no element is infinite or NaN; None counts as finite."""
+    """Whether no element is infinite or NaN; None counts as finite.
+
+    Args:
+        tensors: Tensors; None counts as finite.
+
+    Returns:
+        Whether no element is infinite or NaN.
+    """
     present = [tensor for tensor in tensors if tensor is not None]
     # A dot product reads once and is finite unless an element is not, or large enough to overflow: then look closely.
     squares = [torch.dot(vector, vector) for vector in (tensor.detach().reshape(-1) for tensor in present)]
@@ -206,7 +228,14 @@ def all_finite(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def parameter_names(groups: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Names of parameters for messages, by ``id``: as given to the optimizer, else their position."""
+    """Names of parameters for messages, by ``id``: as given to the optimizer, else their position.
+
+    Args:
+        groups: Parameter groups of an optimizer.
+
+    Returns:
+        Names by ``id`` of the parameter, with shapes.
+    """
     names: dict[int, str] = {}
     for number, group in enumerate(groups):
         given = group.get("param_names")

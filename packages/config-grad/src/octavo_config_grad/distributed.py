@@ -108,12 +108,27 @@ def broadcast_weights(alpha: Float64[Tensor, " losses"], *, group: Any = None) -
 
 
 def local_tensor(tensor: Any) -> Tensor:
-    """Return the local shard of a DTensor, and any other tensor itself."""
+    """Return the local shard of a DTensor, and any other tensor itself.
+
+    Args:
+        tensor: A tensor, distributed or not.
+
+    Returns:
+        A plain tensor.
+    """
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def as_gradient(gradient: Tensor, parameter: Any) -> Tensor:
-    """Turn a gradient into what ``parameter.grad`` accepts: a DTensor, from its local shard, for a DTensor."""
+    """Turn a gradient into what ``parameter.grad`` accepts: a DTensor, from its local shard, for a DTensor.
+
+    Args:
+        gradient: The gradient, or its local shard.
+        parameter: The parameter it belongs to.
+
+    Returns:
+        The gradient, as a DTensor if the parameter is one.
+    """
     if not hasattr(parameter, "to_local"):
         return gradient
     from torch.distributed.tensor import DTensor

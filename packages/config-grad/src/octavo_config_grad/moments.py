@@ -298,7 +298,14 @@ class Moments:
 
 
 def to_float64(tensor: Tensor) -> Tensor:
-    """Cast to float64, on the CPU where the device has none."""
+    """Cast to float64, on the CPU where the device has none.
+
+    Args:
+        tensor: A floating-point tensor.
+
+    Returns:
+        The same numbers in float64.
+    """
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 

@@ -50,6 +50,9 @@ def common_betas(groups: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     Args:
         groups: Parameter groups.
 
+    Returns:
+        The two decays.
+
     Raises:
         InvalidValueError: If they differ.
     """

@@ -87,7 +87,7 @@ def plot_cosines(histories: Mapping[str, History]) -> Figure:
     Raises:
         InvalidValueError: If there is no history.
     """
-    figure, (ax,) = _figure(histories, columns=1)
+    figure, (ax,) = _figure(histories, columns=1, width=7.6)
     ax.axhspan(-1.05, 0, color="0.94", zorder=0)
     ax.axhline(0, color="0.4", linewidth=0.8)
     for index, (label, history) in enumerate(histories.items()):
@@ -104,7 +104,7 @@ def plot_cosines(histories: Mapping[str, History]) -> Figure:
         ylim=(-1.05, 1.05),
     )
     # Above the axes, so that it hides no curve.
-    ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(histories)))
+    figure.legend(frameon=False, loc="outside upper center", ncols=min(3, len(histories)))
     return figure
 
 
@@ -203,7 +203,8 @@ def plot_landscape(grid: Grid, trajectories: Mapping[str, Trajectory]) -> Figure
         xlim=(grid.x[0], grid.x[-1]),
         ylim=(grid.y[0], grid.y[-1]),
     )
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
+    ax.grid(visible=False)
+    figure.legend(frameon=False, loc="outside upper center", ncols=4)
     return figure
 
 

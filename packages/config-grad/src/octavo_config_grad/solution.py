@@ -32,6 +32,9 @@ def checked_aggregator(aggregator: Any) -> Aggregator:
     Args:
         aggregator: What the caller passed.
 
+    Returns:
+        The aggregator to use.
+
     Raises:
         InvalidTypeError: If it is not an ``Aggregator``.
     """

@@ -103,7 +103,14 @@ class PartOfFields(Fields):
 
 
 class AutogradFields(Fields):
-    """Derivatives by nested reverse mode; for any network and any order."""
+    """Derivatives by nested reverse mode; for any network and any order.
+
+    Args:
+        network: The network, from points to fields.
+        points: Points, one a row.
+        coordinates: Names of the columns.
+        names: Names of the fields.
+    """
 
     def __init__(self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]) -> None:
         super().__init__(network, points.detach().requires_grad_(), coordinates, names)
@@ -124,7 +131,14 @@ class AutogradFields(Fields):
 
 
 class ForwardFields(Fields):
-    """Derivatives by nested forward mode, ``torch.func.jvp``; for any network and any order."""
+    """Derivatives by nested forward mode, ``torch.func.jvp``; for any network and any order.
+
+    Args:
+        network: The network, from points to fields.
+        points: Points, one a row.
+        coordinates: Names of the columns.
+        names: Names of the fields.
+    """
 
     def __init__(self, network: nn.Module, points: Tensor, coordinates: Iterable[str], names: Iterable[str]) -> None:
         super().__init__(network, points.detach(), coordinates, names)
@@ -144,6 +158,13 @@ class SweepFields(Fields):
 
     The first evaluation of a residual finds out what it asks for, and repeats the sweep when a request is new; from
     then on ``wanted`` holds the plan.
+
+    Args:
+        network: The network, from points to fields.
+        points: Points, one a row.
+        coordinates: Names of the columns.
+        names: Names of the fields.
+        wanted: The plan of derivatives to compute, extended as requests come.
     """
 
     def __init__(
