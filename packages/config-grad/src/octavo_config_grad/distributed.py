@@ -171,12 +171,13 @@ class Reducer:
         running = dist.is_available() and dist.is_initialized() and dist.get_world_size(self.group) > 1
         return "average" if running else "none"
 
-    def average(self, rows: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Average lists of gradients over the processes in data-parallel mode."""
+    def average(self, rows: Sequence[Sequence[Tensor | None]]) -> list[list[Tensor | None]]:
+        """Average lists of gradients over the processes in data-parallel mode; None stays None, on all of them."""
         if self.active() != "average":
             return [list(row) for row in rows]
-        means = iter(average_gradients([gradient for row in rows for gradient in row], group=self.group))
-        return [[next(means) for _ in row] for row in rows]
+        present = [gradient for row in rows for gradient in row if gradient is not None]
+        means = iter(average_gradients(present, group=self.group))
+        return [[None if gradient is None else next(means) for gradient in row] for row in rows]
 
     def sum_shards(self, entries: Tensor) -> Tensor:
         """Sum entries of a Gramian over the processes in sharded mode, in place."""
@@ -185,8 +186,11 @@ class Reducer:
         return entries
 
     def agree(self, flag: bool, device: torch.device) -> bool:
-        """Return whether the flag is raised on any process (``device``: where the gradients are)."""
-        if self.active() == "none":
+        """Return whether the flag is raised on any process (``device``: where the gradients are).
+
+        Averaged gradients are the same everywhere, and so is what follows from them: only shards need to agree.
+        """
+        if self.active() != "sharded":
             return flag
         raised = torch.tensor(float(flag), device=device)
         dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self.group)

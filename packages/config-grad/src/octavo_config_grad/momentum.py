@@ -73,10 +73,12 @@ class MConFIG(torch.optim.Optimizer):
         nonfinite: What to do when a gradient is not finite: ``"raise"``, or ``"skip"`` the step. Either way parameters
             and state stay untouched, and the same losses come up again.
         recompute_every: Steps between recomputations of the whole Gramian, at least 1.
-        reduction: Work over processes: ``"auto"``, ``"average"``, ``"sharded"`` or ``"none"``; see ``Reducer``.
+        reduction: Work over processes: ``"auto"``, ``"average"``, ``"sharded"`` or ``"none"``; see ``Reducer``. With
+            DDP, compute the losses under ``model.no_sync()``; with FSDP, use ``"sharded"`` and
+            ``gradients_by="backward"``.
         process_group: Process group of the reduction, None for all processes.
         gradients_by: ``"autograd"`` (``torch.autograd.grad``) or ``"backward"`` (``loss.backward()``, then collecting
-            ``.grad``), which fires the hooks that FSDP needs.
+            ``.grad``), which fires the hooks of FSDP.
 
     Attributes:
         aggregator: The aggregator; may be replaced between steps.
@@ -289,11 +291,11 @@ class MConFIG(torch.optim.Optimizer):
             )
 
         with autocast_off(trainable[0].device):
+            gradients = self._reducer.average(gradients)
             if scaling:
                 gradients = unscale_gradients(scaler, self, trainable, gradients)
             self._sync_layout(trainable, gradients)
             flat = [self._moments.flatten([row[position] for position in self._positions]) for row in gradients]
-            flat = self._reducer.average(flat)
             failed = [index for index, vectors in zip(indices, flat, strict=True) if not all_finite(vectors)]
             if self._reducer.agree(bool(failed), trainable[0].device):
                 self._report_nonfinite(failed, gradients, indices, trainable, raising=not scaling)

@@ -25,10 +25,11 @@ from octavo_config_grad.backward import (
     parameter_names,
     scaled_loss,
 )
-from octavo_config_grad.distributed import Reducer, as_gradient, local_tensor
+from octavo_config_grad.distributed import Reducer, as_gradient, average_gradients, local_tensor
 from octavo_config_grad.gramian import autocast_off, coarsest_dtype, gramian, scaled_gramian, weighted_sum
 from octavo_config_grad.info import UpdateInfo
 from octavo_config_grad.moments import to_float64
+from octavo_config_grad.momentum import MConFIG
 from octavo_config_grad.solution import Solution, checked_aggregator
 
 __all__ = ["ConFIGOptimizer"]
@@ -104,6 +105,11 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         process_group: Any = None,
         gradients_by: Any = "autograd",
     ) -> None:
+        if isinstance(optimizer, ConFIGOptimizer | MConFIG):
+            raise InvalidTypeError(
+                f"{type(optimizer).__name__} combines losses already; use it alone, or wrap a plain optimizer such as "
+                "torch.optim.Adam"
+            )
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidTypeError(f"ConFIGOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}")
         closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -113,7 +119,11 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                 "update does not have; wrap an optimizer that works on .grad, such as Adam"
             )
         check_choice("gradients_by", gradients_by, ("autograd", "backward"))
-        if not (clip is None or callable(clip)) and not 0.0 < float(clip) < math.inf:
+        if not (clip is None or callable(clip) or isinstance(clip, int | float)):
+            raise InvalidTypeError(
+                f"clip is a {type(clip).__name__}; give a norm, a function of the parameters, or None"
+            )
+        if isinstance(clip, int | float) and not 0.0 < clip < math.inf:
             raise InvalidValueError(f"clip={clip!r}; give a finite norm > 0, a function of the parameters, or None")
         self.optimizer = optimizer
         self.aggregator = checked_aggregator(aggregator)
@@ -125,11 +135,9 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         self._shared = _given_parameters(shared)
         self._heads = _given_parameters(heads)
         self._check_roles()
-        self._combined = False
         self._overflowed = False
-        self._clear()
-        # The base class's __init__ would make parameter groups of its own; its __setstate__ makes only the hooks.
-        super().__setstate__({})
+        # The base class's __init__ would make parameter groups of its own; __setstate__ makes only the hooks.
+        self.__setstate__({})
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -325,6 +333,14 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         # "step" is where learning rate schedulers hang their bound wrapper.
         return {name: value for name, value in self.__dict__.items() if name != "step"}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # The keys are the ids of the original's parameters.
+        self._shared = _given_parameters(None if self._shared is None else self._shared.values())
+        self._heads = _given_parameters(None if self._heads is None else self._heads.values())
+        self._clear()
+        self._combined = False
+
     def _combine(self, *, overflow_allowed: bool) -> None:
         rows, values, head_gradients = self._rows, self._values, self._head_gradients
         self._clear()
@@ -337,7 +353,10 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         for_heads = [head_gradients[id(p)] for p in heads]
         device = trainable[0].device
         with autocast_off(device):
-            *gradients, for_heads = self._reducer.average([*gradients, for_heads])
+            if self._reducer.active() == "average":
+                flat = iter(average_gradients([*chain.from_iterable(gradients), *for_heads], group=self._reducer.group))
+                gradients = [[next(flat) for _ in reached] for _ in rows]
+                for_heads = list(flat)
             self._overflowed = overflow_allowed and self._reducer.agree(
                 not all_finite([*for_heads, *chain.from_iterable(gradients)]), device
             )
@@ -346,7 +365,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                 self._info = None
                 update = [torch.stack(column).sum(0) for column in zip(*gradients, strict=True)]
             else:
-                self._check_finite(heads, for_heads)
+                self._check_finite(heads, for_heads, device)
                 update = self._aggregate(gradients, values) if reached else []
         for parameter in trainable:
             parameter.grad = None
@@ -384,7 +403,9 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         )
         return _unpack(update, gradients[0])
 
-    def _check_finite(self, heads: list[Tensor], gradients: list[Tensor]) -> None:
+    def _check_finite(self, heads: list[Tensor], gradients: list[Tensor], device: torch.device) -> None:
+        if not heads or not self._reducer.agree(not all_finite(gradients), device):
+            return
         for parameter, gradient in zip(heads, gradients, strict=True):
             if not all_finite([gradient]):
                 name = parameter_names(self.param_groups)[id(parameter)]
@@ -392,6 +413,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                     f"the gradient of the summed losses with respect to {name} is not finite; lower the learning rate, "
                     "or give the aggregator nonfinite='skip'"
                 )
+        raise InvalidValueError("the gradient of a head is not finite on another process; its own error names it")
 
     def _clip_update(self) -> None:
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]

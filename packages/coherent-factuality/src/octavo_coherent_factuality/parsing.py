@@ -1,0 +1,217 @@
+"""Reading what language models write: JSON inside prose, LaTeX inside JSON, matrices, votes. Nothing is evaluated."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+from octavo_core.errors import InvalidValueError
+
+__all__ = ["json_values", "parse_claims", "parse_matrix", "parse_votes"]
+
+_OPENING = {"{": "}", "[": "]"}
+_MAX_LENGTH = 1_000_000
+# LaTeX commands whose first letter makes a JSON escape (\n, \t, \b, \f, \r, \u) with the backslash before it.
+_LATEX = re.compile(
+    r"\\(?=(?:neq?|neg|nu|nabla|not(?:in)?|nmid|times|theta|tan|text\w*|tau|to|top|tfrac|triangle|frac|forall|beta|bar|"
+    r"binom|bmod|begin|big\w*|boxed|bullet|bot|because|right\w*|rho|rangle|rceil|rfloor|root|underline|underbrace|"
+    r"upsilon|uparrow)(?![a-z]))"
+)
+_BAD_ESCAPE = re.compile(r"\\(?![\"\\/bfnrtu])|\\u(?![0-9a-fA-F]{4})")
+
+
+def json_values(text: str) -> list[Any]:
+    """Find the JSON objects and arrays in a text, outermost first.
+
+    Prose around them, code fences, trailing commas and LaTeX with single backslashes are put up with. Brackets inside
+    strings do not count.
+
+    Args:
+        text: What a model wrote.
+
+    Returns:
+        The values that can be read, in their order; those that cannot are left out.
+
+    Raises:
+        InvalidValueError: If the text has more than a million characters.
+    """
+    if len(text) > _MAX_LENGTH:
+        raise InvalidValueError(f"the text has {len(text):,} characters; at most {_MAX_LENGTH:,} are read")
+    values = []
+    position = 0
+    while position < len(text):
+        if text[position] in _OPENING:
+            end = _balanced_end(text, position)
+            if end is not None:
+                value = _loads(text[position:end])
+                if value is not None:
+                    values.append(value)
+                    position = end
+                    continue
+        position += 1
+    return values
+
+
+def parse_claims(text: str, *, max_claims: int | None = None) -> list[tuple[str, float | None]]:
+    """Read a list of claims with confidences from JSON lines, an array, or an object that holds one.
+
+    Args:
+        text: What a model wrote: objects with ``claim`` (or ``subclaim`` or ``text``) and, if known, ``confidence`` (or
+            ``score``), in [0, 1].
+        max_claims: Claims beyond this number are left out.
+
+    Returns:
+        Texts with their confidences, ``None`` where it is missing or out of range.
+
+    Raises:
+        InvalidValueError: If there is no claim in it.
+    """
+    claims: list[tuple[str, float | None]] = []
+    pending = list(reversed(json_values(text)))
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending.extend(reversed(value))
+        elif isinstance(value, str) and value.strip():
+            claims.append((value.strip(), None))
+        elif isinstance(value, dict):
+            name = next((n for n in ("claim", "subclaim", "text", "step") if isinstance(value.get(n), str)), None)
+            if name is None:
+                pending.extend(item for item in reversed(list(value.values())) if isinstance(item, list))
+            elif value[name].strip():
+                claims.append((value[name].strip(), _confidence(value)))
+    if not claims:
+        raise InvalidValueError(f"no claims in {text[:80]!r}; expected JSON objects with a field 'claim'")
+    return claims[:max_claims]
+
+
+def parse_matrix(text: str, num_claims: int) -> Int64[np.ndarray, "claims claims"]:
+    """Read a square 0/1 matrix from what a model wrote.
+
+    Args:
+        text: An array of rows with prose around it, an object that holds one, or lines of 0s and 1s.
+        num_claims: Rows and columns expected.
+
+    Returns:
+        The matrix.
+
+    Raises:
+        InvalidValueError: If no matrix of this size is in it, e.g. because there are too many rows.
+    """
+    seen = []
+    candidates = [
+        value for found in json_values(text) for value in (found.values() if isinstance(found, dict) else [found])
+    ]
+    rows = [value for value in candidates if isinstance(value, list) and value and not isinstance(value[0], list)]
+    lines = [re.findall(r"(?<![\d.])[01](?![\d.])", line) for line in text.splitlines()]
+    lines = [
+        [int(entry) for entry in found]
+        for line, found in zip(text.splitlines(), lines, strict=True)
+        if found and re.fullmatch(r"[\s01,;|\[\]]*", line)
+    ]
+    for candidate in [*candidates, rows, lines]:
+        if not isinstance(candidate, list) or not candidate or not all(isinstance(row, list) for row in candidate):
+            continue
+        lengths = {len(row) for row in candidate}
+        if len(candidate) != num_claims or lengths != {num_claims}:
+            seen.append(f"{len(candidate)} rows of {'/'.join(map(str, sorted(lengths)))}")
+        elif all(type(entry) is int and entry in (0, 1) for row in candidate for entry in row):
+            return np.array(candidate, np.int64)
+        else:
+            seen.append("entries other than 0 and 1")
+    found = f"; found {', '.join(dict.fromkeys(seen))}" if seen else ""
+    raise InvalidValueError(f"no {num_claims} x {num_claims} matrix of 0 and 1 in {text[:80]!r}{found}")
+
+
+def parse_votes(text: str, num_claims: int) -> Int64[np.ndarray, " claims"]:
+    """Read which claims an alternative answer supports (+1), contradicts (-1) or does not touch (0).
+
+    One bad entry costs that entry only; claims that are not mentioned count 0, numbers out of range are left out.
+
+    Args:
+        text: JSON lines or an array of objects with ``id`` (from 0) and ``score`` (or ``vote``).
+        num_claims: Number of claims.
+
+    Returns:
+        One vote per claim.
+
+    Raises:
+        InvalidValueError: If there is no vote in it.
+    """
+    votes = np.zeros(num_claims, np.int64)
+    found = False
+    pending = list(json_values(text))
+    while pending:
+        value = pending.pop(0)
+        if isinstance(value, list):
+            pending = [*value, *pending]
+        elif isinstance(value, dict):
+            index = next((value[n] for n in ("id", "claim", "index") if type(value.get(n)) is int), None)
+            vote = next((value[n] for n in ("score", "vote", "support") if n in value), None)
+            if index is None or type(vote) not in (int, float):
+                pending = [*(item for item in value.values() if isinstance(item, list | dict)), *pending]
+                continue
+            if 0 <= index < num_claims and vote in (-1, 0, 1):
+                votes[index] = int(vote)
+                found = True
+    if not found:
+        raise InvalidValueError(f"no votes in {text[:80]!r}; expected objects with fields 'id' and 'score'")
+    return votes
+
+
+def _confidence(value: dict[str, Any]) -> float | None:
+    for name in ("confidence", "gpt-score", "score"):
+        number = value.get(name)
+        if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1:
+            return float(number)
+    return None
+
+
+def _balanced_end(text: str, start: int) -> int | None:
+    """Position after the bracket that closes the one at ``start``, ``None`` if there is none."""
+    expected: list[str] = []
+    in_string = False
+    position = start
+    while position < len(text):
+        character = text[position]
+        if in_string:
+            if character == "\\":
+                position += 1
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in _OPENING:
+            expected.append(_OPENING[character])
+        elif character in "}]":
+            if character != expected.pop():
+                return None
+            if not expected:
+                return position + 1
+        position += 1
+    return None
+
+
+def _loads(text: str) -> Any:
+    """Read JSON as it is; then without trailing commas; then with LaTeX backslashes doubled."""
+    mended = _without_trailing_commas(text)
+    # LaTeX first: "\frac" is also valid JSON, with a form feed in it.
+    latex = "".join(
+        part if part == "\\\\" else _BAD_ESCAPE.sub(lambda m: "\\" + m[0], _LATEX.sub(r"\\\\", part))
+        for part in re.split(r"(\\\\)", mended)
+    )
+    for candidate in (latex, mended, text):
+        try:
+            return json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _without_trailing_commas(text: str) -> str:
+    pieces = re.split(r'("(?:[^"\\]|\\.)*")', text)
+    joined = [piece if index % 2 else re.sub(r",(\s*[\]}])", r"\1", piece) for index, piece in enumerate(pieces)]
+    return "".join(joined)

@@ -1,0 +1,423 @@
+"""From a question to a trace with a language model: answer, claims, graph, frequency scores; and back to a text."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from octavo_core.errors import InvalidStateError, InvalidValueError, OctavoError
+from octavo_core.progress import ProgressCallback, no_progress
+
+from octavo_coherent_factuality.filter import FilteredOutput
+from octavo_coherent_factuality.graph import DeducibilityGraph
+from octavo_coherent_factuality.heuristics import number_votes, split_steps, symbol_graph
+from octavo_coherent_factuality.io import trace_from_json, trace_to_json
+from octavo_coherent_factuality.llm import LLM, Message
+from octavo_coherent_factuality.parsing import parse_claims, parse_matrix, parse_votes
+from octavo_coherent_factuality.trace import Claim, ReasoningTrace
+
+__all__ = ["LLMJudge", "ReasoningPipeline", "merge_claims"]
+
+_CLAIMS_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "claims": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"claim": {"type": "string"}, "confidence": {"type": "number"}},
+                "required": ["claim", "confidence"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["claims"],
+    "additionalProperties": False,
+}
+_MATRIX_SCHEMA = {
+    "type": "object",
+    "properties": {"matrix": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}},
+    "required": ["matrix"],
+    "additionalProperties": False,
+}
+_VOTES_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "votes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"id": {"type": "integer"}, "score": {"type": "integer", "enum": [-1, 0, 1]}},
+                "required": ["id", "score"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["votes"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class ReasoningPipeline:
+    """Makes traces with a language model; each part also works without one.
+
+    Args:
+        llm: The model.
+        num_samples: Alternative answers behind the frequency scores; 0 leaves the scores out.
+        max_claims: Most claims of one answer.
+        splitting: Cut the answer with the model (which also states its confidence) or by its text.
+        graph: Ask the model for the graph, guess it from symbols and numbers, or take a chain.
+        votes: Let the model compare claims with the alternatives, or compare numbers.
+        attempts: How often a graph, a split or votes that cannot be read are asked for; a graph falls back to a chain
+            afterwards, with a warning.
+        max_tokens: Longest answer of the model.
+        temperature: Temperature of the alternatives.
+
+    Raises:
+        InvalidValueError: If a setting is out of range.
+    """
+
+    llm: LLM
+    num_samples: int = 5
+    max_claims: int = 12
+    splitting: Literal["llm", "text"] = "llm"
+    graph: Literal["llm", "symbols", "chain"] = "llm"
+    votes: Literal["llm", "numbers"] = "llm"
+    attempts: int = 5
+    max_tokens: int = 1000
+    temperature: float | int = 1.0
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 0 or self.max_claims < 1 or self.attempts < 1:
+            raise InvalidValueError(
+                f"num_samples={self.num_samples}, max_claims={self.max_claims}, attempts={self.attempts}; give samples "
+                ">= 0, claims >= 1 and attempts >= 1"
+            )
+        if (
+            self.splitting not in ("llm", "text")
+            or self.graph not in ("llm", "symbols", "chain")
+            or self.votes not in ("llm", "numbers")
+        ):
+            raise InvalidValueError(
+                f"splitting={self.splitting!r}, graph={self.graph!r}, votes={self.votes!r}; give 'llm' or 'text', 'llm', "
+                "'symbols' or 'chain', and 'llm' or 'numbers'"
+            )
+
+    def trace(self, question: str, answer: str | None = None, *, id: str | None = None) -> ReasoningTrace:
+        """Make the trace of one question.
+
+        Args:
+            question: The question.
+            answer: The answer, if there is one already.
+            id: Name of the trace.
+
+        Returns:
+            The trace, not annotated.
+        """
+        text = self.answer(question) if answer is None else answer
+        claims = self.split(question, text)
+        texts = [claim.text or "" for claim in claims]
+        graph = self.build_graph(question, texts)
+        if self.num_samples:
+            frequency = self.frequency(question, texts)
+            claims = [
+                Claim(claim.text, {**claim.scores, "frequency": int(vote)})
+                for claim, vote in zip(claims, frequency, strict=True)
+            ]
+        return ReasoningTrace(tuple(claims), graph, question, text, id)
+
+    def run(
+        self,
+        questions: Iterable[Mapping[str, Any]],
+        out: str | os.PathLike[str],
+        *,
+        resume: bool = True,
+        progress: ProgressCallback = no_progress,
+    ) -> list[ReasoningTrace]:
+        """Make the traces of many questions, appending each to a JSONL file as soon as it is there.
+
+        Args:
+            questions: Objects with ``question`` and, if known, ``id`` and ``answer``.
+            out: The file.
+            resume: Whether traces that the file has already are kept; otherwise the file must not exist.
+            progress: Called with what is done.
+
+        Returns:
+            All traces, in the order of the questions.
+
+        Raises:
+            InvalidStateError: If the file exists and ``resume`` is off, or a trace cannot be made.
+            InvalidValueError: If a question is malformed.
+        """
+        path = Path(out)
+        if path.exists() and not resume:
+            raise InvalidStateError(f"{str(path)!r} exists; give resume=True or another file")
+        entries = list(questions)
+        for entry in entries:
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("question"), str):
+                raise InvalidValueError(f"{str(entry)[:80]!r} has no text 'question'")
+        done = _finished(path)
+        traces = []
+        with path.open("a", encoding="utf-8") as file:
+            for index, entry in enumerate(entries):
+                name = str(entry["id"]) if entry.get("id") is not None else None
+                key = (name, entry["question"])
+                if key not in done:
+                    try:
+                        trace = self.trace(entry["question"], entry.get("answer"), id=name)
+                    except OctavoError as error:
+                        raise InvalidStateError(
+                            f"question {index} ({entry['question'][:60]!r}): {error}; what is finished is in {str(path)!r}, "
+                            "and the same call goes on from there"
+                        ) from error
+                    file.write(json.dumps(trace_to_json(trace), ensure_ascii=False) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                    done[key] = trace
+                traces.append(done[key])
+                progress("traces", (index + 1) / len(entries))
+        return traces
+
+    def answer(self, question: str) -> str:
+        """Ask for an answer, step by step.
+
+        Args:
+            question: The question.
+        """
+        return self.llm.complete(_answer_prompt(question), max_tokens=self.max_tokens)
+
+    def split(self, question: str, answer: str) -> list[Claim]:
+        """Cut an answer into claims.
+
+        Args:
+            question: The question.
+            answer: The answer.
+
+        Returns:
+            The claims, with the score ``self_confidence`` where the model states one for all of them.
+        """
+        if self.splitting == "text":
+            return [Claim(step) for step in split_steps(answer)[: self.max_claims]]
+        prompt = [
+            {
+                "role": "user",
+                "content": (
+                    "Break the answer below into its steps, each one claim that can be checked by itself, in their "
+                    f"order; at most {self.max_claims}. Keep formulas. State for each claim your confidence, from 0 to 1, "
+                    'that it is true. Reply with JSON only: {"claims": [{"claim": "...", "confidence": 0.9}, ...]}\n\n'
+                    f"Question: {question}\n\nAnswer: {answer}"
+                ),
+            }
+        ]
+        parsed = self._ask(prompt, lambda text: parse_claims(text, max_claims=self.max_claims), _CLAIMS_SCHEMA)
+        complete = all(confidence is not None for _, confidence in parsed)
+        return [Claim(text, {"self_confidence": c} if complete and c is not None else {}) for text, c in parsed]
+
+    def build_graph(self, question: str, claims: Sequence[str]) -> DeducibilityGraph:
+        """Find out which claims rely on which.
+
+        Args:
+            question: The question.
+            claims: Texts of the claims.
+
+        Returns:
+            The graph; a chain marked ``fallback`` if the model gives none that can be used.
+        """
+        if self.graph == "symbols":
+            return symbol_graph(claims, question)
+        if self.graph == "chain" or len(claims) == 1:
+            return DeducibilityGraph.chain(len(claims))
+        listed = "\n".join(f"{index}: {claim}" for index, claim in enumerate(claims))
+        prompt = [
+            {
+                "role": "user",
+                "content": (
+                    "Below are the claims of an answer, numbered from 0. For each claim, decide which other claims it "
+                    "uses directly as premises, whether or not any of them is true. Reply with a matrix of "
+                    f"{len(claims)} rows and {len(claims)} columns: row j, column i is 1 if claim j relies on claim i, else "
+                    "0; the diagonal is 0 and no two claims rely on each other. For three claims of which the last uses "
+                    "the other two: "
+                    '{"matrix": [[0,0,0],[0,0,0],[1,1,0]]}. Reply with JSON only.\n\n'
+                    f"Question: {question}\n\nClaims:\n{listed}"
+                ),
+            }
+        ]
+
+        def read(text: str) -> DeducibilityGraph:
+            return DeducibilityGraph.from_matrix(parse_matrix(text, len(claims)))
+
+        try:
+            return self._ask(prompt, read, _MATRIX_SCHEMA)
+        except InvalidValueError as error:
+            warnings.warn(
+                f"no usable graph for {question[:60]!r} after {self.attempts} attempts ({error}); a chain stands for it",
+                stacklevel=2,
+            )
+            chain = DeducibilityGraph.chain(len(claims))
+            return DeducibilityGraph(chain.indptr, chain.indices, fallback=True)
+
+    def frequency(self, question: str, claims: Sequence[str]) -> np.ndarray:
+        """Count how many sampled answers support each claim, less those that contradict it.
+
+        Args:
+            question: The question.
+            claims: Texts of the claims.
+
+        Returns:
+            (claims,) integers from ``-num_samples`` to ``num_samples``.
+        """
+        total = np.zeros(len(claims), np.int64)
+        for alternative in self._alternatives(question):
+            total += self._votes(question, claims, alternative)
+        return total
+
+    def _alternatives(self, question: str) -> list[str]:
+        prompt = _answer_prompt(question)
+        if hasattr(self.llm, "complete_many"):
+            return self.llm.complete_many(
+                prompt, self.num_samples, temperature=self.temperature, max_tokens=self.max_tokens, first_sample=1
+            )
+        return [
+            self.llm.complete(
+                prompt, temperature=float(self.temperature), max_tokens=self.max_tokens, sample=sample + 1
+            )
+            for sample in range(self.num_samples)
+        ]
+
+    def _votes(self, question: str, claims: Sequence[str], alternative: str) -> np.ndarray:
+        if self.votes == "numbers":
+            return number_votes(claims, alternative)
+        listed = "\n".join(f"{index}: {claim}" for index, claim in enumerate(claims))
+        prompt = [
+            {
+                "role": "user",
+                "content": (
+                    "Below are claims, numbered from 0, and a text. For each claim say whether the text supports it (1), "
+                    "contradicts it (-1) or does neither (0). Reply with JSON only: "
+                    '{"votes": [{"id": 0, "score": 1}, ...]}\n\n'
+                    f"Question: {question}\n\nClaims:\n{listed}\n\nText: {alternative}"
+                ),
+            }
+        ]
+        try:
+            return self._ask(prompt, lambda text: parse_votes(text, len(claims)), _VOTES_SCHEMA)
+        except InvalidValueError as error:
+            warnings.warn(f"votes of one alternative answer to {question[:60]!r} are lost: {error}", stacklevel=2)
+            return np.zeros(len(claims), np.int64)
+
+    def _ask(self, prompt: Sequence[Message], read: Any, schema: Mapping[str, Any]) -> Any:
+        """Ask until the answer can be read; the first attempt is deterministic, later ones are sampled."""
+        for attempt in range(self.attempts):
+            text = self.llm.complete(
+                prompt,
+                temperature=0.0 if attempt == 0 else 0.7,
+                max_tokens=self.max_tokens,
+                schema=schema,
+                sample=attempt,
+            )
+            try:
+                return read(text)
+            except InvalidValueError as error:
+                problem = error
+        raise problem
+
+
+@dataclass(frozen=True)
+class LLMJudge:
+    """An annotator that asks a language model whether the kept claims are right as a whole.
+
+    The guarantee is then about the judge's verdict, not about the truth.
+
+    Args:
+        llm: The model.
+    """
+
+    llm: LLM
+
+    @property
+    def event(self) -> str:
+        """The event in words."""
+        return f"the language model {self.llm.name!r} judges the kept claims coherent and correct"
+
+    def __call__(self, trace: ReasoningTrace, kept: np.ndarray) -> bool:
+        """Judge one output.
+
+        Raises:
+            InvalidStateError: If the model says neither yes nor no.
+        """
+        if not kept.any():
+            return True
+        order = [index for index in trace.graph.topological_order.tolist() if kept[index]]
+        steps = "\n".join(f"- {trace.claims[index].text}" for index in order)
+        prompt = [
+            {
+                "role": "user",
+                "content": (
+                    "Does each step below follow from the question, common knowledge and the steps before it, and is it "
+                    "true? Steps may be missing at the end, but no step may rest on one that is not there. Reply with "
+                    f"yes or no.\n\nQuestion: {trace.question}\n\nSteps:\n{steps}"
+                ),
+            }
+        ]
+        answer = self.llm.complete(prompt, max_tokens=5).strip().lower()
+        if answer.startswith("yes") or answer.startswith("no"):
+            return answer.startswith("yes")
+        raise InvalidStateError(f"the judge {self.llm.name!r} answered {answer[:40]!r}, not yes or no")
+
+
+def merge_claims(llm: LLM, output: FilteredOutput, *, abstention: str = "Abstain.") -> str:
+    """Turn the kept claims into a readable answer, with these steps only.
+
+    Args:
+        llm: The model that writes.
+        output: The filtered output.
+        abstention: What to say when nothing is kept; the model is not asked then.
+
+    Returns:
+        The text. The guarantee is about the claims, not about what the model makes of them.
+    """
+    if output.abstained:
+        return abstention
+    prompt = [
+        {
+            "role": "user",
+            "content": (
+                "Write the steps below as a coherent answer to the question. Use these steps ONLY: add no step, correct "
+                "nothing, and do not go further than they do.\n\n"
+                f"Question: {output.trace.question}\n\nSteps:\n{output.text()}"
+            ),
+        }
+    ]
+    return llm.complete(prompt)
+
+
+def _answer_prompt(question: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"{question}\n\nAnswer step by step, one short step a line."}]
+
+
+def _finished(path: Path) -> dict[tuple[str | None, str], ReasoningTrace]:
+    """Traces of an earlier run; a last line that a kill has torn is cut off the file."""
+    done: dict[tuple[str | None, str], ReasoningTrace] = {}
+    if not path.exists():
+        return done
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
+        try:
+            trace = trace_from_json(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise InvalidStateError(
+                f"line {number} of {str(path)!r} is not a trace: {error}; give another file"
+            ) from error
+        done[trace.id, trace.question or ""] = trace
+    return done

@@ -1,0 +1,149 @@
+"""The command line, run in this process on files as a user has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coherent_traces import random_traces
+from octavo_coherent_factuality.generator import generate_traces
+from octavo_coherent_factuality.io import read_traces, write_traces
+from octavo_core.cli import main
+
+pytest.importorskip("typer")
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made = generate_traces(160, seed=4)
+    write_traces("calibration.jsonl", made[:120])
+    write_traces("new.jsonl", [t.with_factual([None] * t.num_claims) for t in made[120:]])
+    write_traces("test.jsonl", made[120:])
+    return tmp_path
+
+
+def octavo(*words: str) -> int:
+    return main(["coherent-factuality", *words])
+
+
+def test_fit_filter_report_verify(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert octavo("fit", "calibration.jsonl", "--alpha", "0.1", "-o", "f.json") == 0
+    assert "P(event) >= 0.9" in capsys.readouterr().out
+    assert octavo("filter", "new.jsonl", "-f", "f.json", "-o", "kept.jsonl") == 0
+    lines = [json.loads(line) for line in Path("kept.jsonl").read_text().splitlines()]
+    assert len(lines) == 40
+    assert set(lines[0]) == {"id", "question", "kept", "order", "abstained", "threshold", "text"}
+    assert octavo("filter", "new.jsonl", "-f", "f.json") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 41
+    assert octavo("report", "new.jsonl", "-f", "f.json", "-o", "t.html", "--trace", lines[3]["id"]) == 0
+    assert "What is guaranteed" in Path("t.html").read_text()
+    assert octavo("fit", "calibration.jsonl", "--family", "independent", "-o", "i.json", "--json") == 0
+    capsys.readouterr()
+    assert octavo("verify", "new.jsonl", "-f", "i.json", "--keep", "0.9") == 0
+    plans = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(plan["certified"] for plan in plans)
+
+
+def test_fit_json_is_json_alone(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert octavo("fit", "calibration.jsonl", "--alpha", "1/12", "--delta", "0.1", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["n"] == 120
+    assert document["delta"] == 0.1
+
+
+def test_curve(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert octavo("curve", "calibration.jsonl", "--alphas", "0.1,0.2", "--json", "--plot", "c.png") == 0
+    curves = json.loads(capsys.readouterr().out)
+    assert set(curves) == {"subgraph", "posthoc", "independent", "prefix"}
+    assert curves["subgraph"][0]["realised"] >= 0.88
+    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
+    assert octavo("curve", "calibration.jsonl", "--protocol", "split", "--repeats", "5", "--beta", "0.5") == 0
+    assert "abstained" in capsys.readouterr().out
+
+
+def test_annotate_by_equations_and_by_hand(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_traces("few.jsonl", read_traces("new.jsonl")[:3])
+    assert octavo("annotate", "few.jsonl", "-o", "a.jsonl", "--by", "equations", "--time-limit", "10") == 0
+    assert [t.factual.tolist() for t in read_traces("a.jsonl")] == [
+        t.factual.tolist() for t in read_traces("test.jsonl")[:3]
+    ]
+    answers = iter(["y", "?", "n", "q"])
+    monkeypatch.setattr("typer.prompt", lambda text: next(answers))
+    assert octavo("annotate", "few.jsonl", "-o", "h.jsonl") == 130
+    assert "goes on from there" in capsys.readouterr().out
+    half = read_traces("h.jsonl")
+    assert sum(claim.factual is not None for t in half for claim in t.claims) == 2
+    monkeypatch.setattr("typer.prompt", lambda text: "y")
+    assert octavo("annotate", "few.jsonl", "-o", "h.jsonl") == 0
+    assert all(t.is_annotated for t in read_traces("h.jsonl"))
+    assert octavo("annotate", "few.jsonl", "-o", "s.jsonl", "--subsets") == 0
+    assert all(t.subset_annotations for t in read_traces("s.jsonl"))
+    assert octavo("annotate", "new.jsonl", "-o", "s.jsonl") == 2
+
+
+def test_traces_from_given_answers(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"question": "q?", "answer": "Step 1: a = 2\nStep 2: a + 1 = 3", "alternatives": ["a = 2, 3"], "id": 5}
+    Path("q.jsonl").write_text(json.dumps(entry) + "\n")
+    assert octavo("trace", "q.jsonl", "-o", "t.jsonl", "--offline") == 0
+    (trace,) = read_traces("t.jsonl")
+    assert (trace.id, trace.graph.to_parents(), trace.score("frequency").tolist()) == ("5", [[], [0]], [1, 1])
+    assert octavo("trace", "q.jsonl", "-o", "t.jsonl", "--offline") == 2
+    assert octavo("trace", "q.jsonl", "-o", "u.jsonl") == 2
+    assert octavo("trace", "q.jsonl", "-o", "u.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:9/v1") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["fit", "none.jsonl"], "no file at"),
+        (["fit", "calibration.jsonl", "--alpha", "2"], "alpha=2 is out of range"),
+        (["fit", "calibration.jsonl", "--score", "x"], "no score 'x'"),
+        (["fit", "calibration.jsonl", "--family", "x"], "family 'x' is unknown"),
+        (["fit", "calibration.jsonl", "--annotation", "x"], "annotation 'x' is unknown"),
+        (["fit", "calibration.jsonl", "--annotation", "gold"], "no judgement of the subset"),
+        (["fit", "calibration.jsonl", "--beta", "2"], "beta=2.0 is out of range"),
+        (["fit", "calibration.jsonl", "--ties", "x"], "ties='x' is unknown"),
+        (["fit", "calibration.jsonl", "-o", "no/such/f.json"], "cannot write"),
+        (["fit", "new.jsonl"], "has no annotation"),
+        (["filter", "new.jsonl", "-f", "none.json"], "no filter at"),
+        (["filter", "new.jsonl", "-f", "new.jsonl"], "is not a saved filter"),
+        (["curve", "calibration.jsonl", "--alphas", ""], "at least one level"),
+        (["curve", "calibration.jsonl", "--protocol", "x"], "is unknown"),
+        (["curve", "calibration.jsonl", "--alphas", "0.1,abc"], "alpha='abc' is not a number"),
+        (["annotate", "new.jsonl", "-o", "a.jsonl", "--by", "magic"], "give hand or equations"),
+        (["fit", "calibration.jsonl", "--repair", "x"], "repair='x' is unknown"),
+    ],
+)
+def test_bad_input_ends_with_one_line(
+    files: Path, capsys: pytest.CaptureFixture[str], words: list[str], match: str
+) -> None:
+    assert octavo(*words) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning")]
+    assert len(lines) == 1
+    assert match in lines[0]
+
+
+def test_warnings_are_lines(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_traces("five.jsonl", random_traces(5, 0))
+    assert octavo("fit", "five.jsonl", "--alpha", "0.1") == 0
+    assert "warning: 5 calibration traces are too few" in capsys.readouterr().err
+    entry: dict[str, Any] = {"claims": [{"text": "a", "frequency": 1, "factual": True}] * 2, "parents": [[1], [0]]}
+    Path("cycle.jsonl").write_text(json.dumps(entry) + "\n")
+    assert octavo("fit", "cycle.jsonl", "--alpha", "0.5") == 2
+    assert octavo("fit", "cycle.jsonl", "--alpha", "0.5", "--repair", "break") == 0
+    assert "was mended: dropped ((0, 1),)" in capsys.readouterr().err
+
+
+def test_demo_and_bench_reports() -> None:
+    from octavo_coherent_factuality import demo
+
+    report = demo.run(quick=True)
+    assert report.holds
+    rows = {row.id for row in report.rows}
+    assert {"coverage_alpha_0.1", "retained_vs_posthoc", "independent_undercovers"} <= rows
+    assert "trace.html" in report.artifacts

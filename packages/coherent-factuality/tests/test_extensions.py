@@ -1,0 +1,254 @@
+"""Group-wise, weighted and risk-controlling filters, streams, and plans of what to verify."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from coherent_traces import random_traces, traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from octavo_coherent_factuality.annotators import Partial
+from octavo_coherent_factuality.family import NestedFamily
+from octavo_coherent_factuality.filter import SplitConformalFilter
+from octavo_coherent_factuality.groups import GroupConformalFilter, WeightedConformalFilter
+from octavo_coherent_factuality.online import OnlineFilter
+from octavo_coherent_factuality.risk_control import RiskControlFilter
+from octavo_coherent_factuality.trace import ReasoningTrace
+from octavo_coherent_factuality.verification import cheapest_verification, plan_verification
+
+
+def grouped(count: int, seed: int) -> list[ReasoningTrace]:
+    """Two groups of different difficulty."""
+    easy, hard = random_traces(count, seed, error_rate=0.05), random_traces(count, seed + 500, error_rate=0.35)
+    return [
+        ReasoningTrace(t.claims, t.graph, id=t.id, group=group)
+        for group, made in (("easy", easy), ("hard", hard))
+        for t in made
+    ]
+
+
+@pytest.mark.claim
+def test_groups_are_covered_each() -> None:
+    right: dict[str, list[bool]] = {"easy": [], "hard": []}
+    pooled: dict[str, list[bool]] = {"easy": [], "hard": []}
+    pool = grouped(600, 1000)
+    generator = np.random.default_rng(0)
+    for _ in range(12):
+        order = generator.permutation(1200)
+        calibration, test = [pool[row] for row in order[:120]], [pool[row] for row in order[120:300]]
+        for fitted, found in ((GroupConformalFilter(0.2), right), (SplitConformalFilter(0.2), pooled)):
+            for output in fitted.fit(calibration).predict(test):
+                found[str(output.trace.group)].append(fitted.method.calibration_annotator(output.trace, output.mask))
+    assert np.mean(right["easy"]) >= 0.8 - 0.03
+    assert np.mean(right["hard"]) >= 0.8 - 0.03
+    assert np.mean(pooled["hard"]) < 0.75
+
+
+def test_groups_with_their_own_levels_and_unseen_ones() -> None:
+    calibration = grouped(40, 1)
+    fitted = GroupConformalFilter({"easy": 0.1, "hard": 0.4}).fit(calibration)
+    by_hand = SplitConformalFilter(0.1).fit([t for t in calibration if t.group == "easy"])
+    assert fitted.cuts_["easy"][0] == by_hand.threshold_
+    other = ReasoningTrace(calibration[0].claims, calibration[0].graph, id="o", group="new")
+    pooled = GroupConformalFilter(0.4, unseen="pooled").fit(calibration)
+    assert GroupConformalFilter(0.4).fit(calibration).predict([other])[0].abstained
+    assert pooled.predict([other])[0].threshold == SplitConformalFilter(0.4).fit(calibration).threshold_
+    with pytest.raises(ValueError, match="has no group"):
+        fitted.predict([random_traces(1, 0)[0]])
+    with pytest.raises(ValueError, match="no level for the group 'easy'"):
+        GroupConformalFilter({"hard": 0.1}).fit(calibration)
+    with pytest.warns(UserWarning, match="too few for alpha=0.01"):
+        GroupConformalFilter(0.01).fit(calibration)
+
+
+@given(st.integers(5, 80), st.sampled_from([0.05, 0.1, 0.25, 0.42]), st.floats(0.01, 100))
+@settings(max_examples=30)
+def test_equal_weights_are_the_plain_filter(n: int, alpha: float, weight: float) -> None:
+    made = random_traces(n + 5, n)
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = SplitConformalFilter(alpha).fit(made[:n]).predict(made[n:])
+        weighted = WeightedConformalFilter(alpha, weight=lambda trace: weight).fit(made[:n]).predict(made[n:])
+    assert plain == weighted
+
+
+@pytest.mark.claim
+def test_weights_repair_a_shift() -> None:
+    """Calibration mostly on easy traces, test mostly on hard ones."""
+    ratio = {"easy": (1 / 11) / (10 / 11), "hard": (10 / 11) / (1 / 11)}
+    plain_right, weighted_right = [], []
+    pool = grouped(700, 20_000)
+    generator = np.random.default_rng(0)
+    for _ in range(25):
+        easy = [pool[row] for row in generator.permutation(700)[:105]]
+        hard = [pool[700 + row] for row in generator.permutation(700)[:60]]
+        calibration, test = easy[:100] + hard[:10], easy[100:105] + hard[10:60]
+        weighted = WeightedConformalFilter(0.2, weight=lambda trace: ratio[str(trace.group)]).fit(calibration)
+        plain = SplitConformalFilter(0.2).fit(calibration)
+        for fitted, found in ((plain, plain_right), (weighted, weighted_right)):
+            judge = fitted.method.calibration_annotator
+            found += [judge(output.trace, output.mask) for output in fitted.predict(test)]
+    assert np.mean(weighted_right) >= 0.8 - 0.03
+    assert np.mean(plain_right) < 0.72
+
+
+def test_bad_weights() -> None:
+    made = random_traces(10, 0)
+    for weight in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="must be positive and finite"):
+            WeightedConformalFilter(0.5, weight=lambda trace, w=weight: w).fit(made)
+
+
+@pytest.mark.claim
+@pytest.mark.parametrize("loss", ["false_share", "false_discovery"])
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
+def test_risk_is_controlled(loss: Any, alpha: float) -> None:
+    losses, kept = [], []
+    pool = random_traces(800, 30_000, error_rate=0.3)
+    generator = np.random.default_rng(0)
+    for _ in range(25):
+        made = [pool[row] for row in generator.permutation(800)[:140]]
+        for output in RiskControlFilter(alpha, loss=loss).fit(made[:100]).predict(made[100:]):
+            bad = int((~output.trace.factual[output.mask]).sum())
+            over = output.trace.num_claims if loss == "false_share" else max(len(output.kept), 1)
+            losses.append(bad / over)
+            kept.append(output.retained)
+    assert np.mean(losses) <= alpha + 3 * np.std(losses) / math.sqrt(len(losses))
+    assert np.mean(kept) > 0.2
+
+
+def test_risk_control_is_the_largest_safe_threshold() -> None:
+    made = random_traces(60, 4, error_rate=0.3)
+    fitted = RiskControlFilter(0.1, loss="false_share").fit(made)
+
+    def bound(threshold: float) -> Fraction:
+        total = Fraction(0)
+        for trace in made:
+            family = fitted.method.output_family(trace)
+            kept = family.at(threshold, inclusive=False)
+            total += Fraction(int((~trace.factual[kept]).sum()), trace.num_claims)
+        return (total + 1) / (len(made) + 1)
+
+    candidates = sorted({t for trace in made for t in fitted.method.output_family(trace).thresholds.tolist()})
+    safe = [t for t in candidates if bound(t) <= Fraction(1, 10)]
+    assert fitted.threshold_ == max(safe)
+    with pytest.warns(UserWarning, match="too few"):
+        assert RiskControlFilter(0.01).fit(made[:20]).threshold_ == -math.inf
+    with pytest.raises(ValueError, match="'posthoc'"):
+        RiskControlFilter(0.1, family="posthoc").fit(made)
+
+
+@pytest.mark.claim
+def test_partial_factuality_keeps_more() -> None:
+    made = random_traces(400, 8, error_rate=0.25)
+    kept = []
+    for annotator in (None, Partial(max_bad=1), Partial(min_fraction=0.7)):
+        fitted = SplitConformalFilter(0.1, annotator=annotator).fit(made[:200])
+        metrics = fitted.evaluate(made[200:])
+        assert metrics.realised >= 0.9 - 0.06
+        kept.append(metrics.retained)
+    assert kept[1] > kept[0]
+    assert kept[2] > kept[0]
+    for bad in ({}, {"max_bad": -1}, {"min_fraction": 0.0}, {"max_bad": 1, "min_fraction": 0.5}):
+        with pytest.raises(ValueError, match=r"max_bad|min_fraction"):
+            Partial(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.claim
+def test_online_filter_follows_a_drift() -> None:
+    easy, hard = random_traces(300, 1, error_rate=0.05), random_traces(700, 2, error_rate=0.45)
+    errors = {}
+    for step in (0.0, 0.05):
+        online = OnlineFilter(0.2, step_size=step)
+        errors[step] = [not online.update(trace) for trace in easy + hard]
+    assert abs(np.mean(errors[0.05]) - 0.2) < 0.04
+    assert np.mean(errors[0.0][300:500]) > np.mean(errors[0.05][300:500])
+
+
+def test_online_filter_equals_split_conformal_and_watches() -> None:
+    made = random_traces(120, 5)
+    online = OnlineFilter(0.2, seed=0)
+    assert online.filter(made[0]).abstained
+    for trace in made[:100]:
+        online.update(trace)
+    assert online._threshold()[0] == SplitConformalFilter(0.2).fit(made[:100]).threshold_
+    report = online.drift()
+    assert report.n == 99
+    assert report.evidence < 20
+    bad = [t.with_factual([False] * t.num_claims) for t in random_traces(60, 6)]
+    windowed = OnlineFilter(0.1, window=5)
+    for trace in made[:100] + bad:
+        windowed.update(trace)
+    assert len(windowed._memory) == 5
+    with pytest.raises(ValueError, match="window"):
+        OnlineFilter(0.1, window=0)
+
+
+def exhaustive_cost(trace: ReasoningTrace, safe: np.ndarray, costs: np.ndarray, goal: Any) -> float:
+    best = math.inf
+    order = trace.graph.topological_order.tolist()
+    for bits in itertools.product((False, True), repeat=trace.num_claims):
+        kept = np.zeros(trace.num_claims, bool)
+        for claim in order:
+            kept[claim] = bits[claim] or (safe[claim] and all(kept[p] for p in trace.graph.parents(claim)))
+        if goal(kept):
+            best = min(best, float(costs[np.array(bits)].sum()))
+    return best
+
+
+@given(traces(max_claims=7), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_cheapest_verification_equals_exhaustive_search(trace: ReasoningTrace, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    safe = generator.random(trace.num_claims) < 0.5
+    costs = generator.integers(1, 5, trace.num_claims).astype(float)
+    target = int(generator.integers(trace.num_claims))
+    plan = cheapest_verification(trace, safe, targets=[target], costs=costs)
+    assert target in plan.kept
+    assert plan.cost == exhaustive_cost(trace, safe, costs, lambda kept: kept[target])
+    plan = cheapest_verification(trace, safe, keep_fraction=0.6, costs=costs)
+    assert len(plan.kept) >= 0.6 * trace.num_claims - 1e-9
+    size = len(plan.kept)
+    assert plan.cost == exhaustive_cost(trace, safe, costs, lambda kept: kept.sum() >= size)
+    everything = cheapest_verification(trace, safe, keep_fraction=1, costs=costs)
+    assert everything.cost == costs[~safe].sum()
+
+
+def test_plans_are_certified_by_independent_filters_only() -> None:
+    made = random_traces(60, 9)
+    certified = plan_verification(made[50], SplitConformalFilter(0.1, family="independent").fit(made[:50]), targets=[0])
+    assert certified.certified
+    with pytest.warns(UserWarning, match="family='independent'"):
+        assert not plan_verification(made[50], SplitConformalFilter(0.1).fit(made[:50]), targets=[0]).certified
+    for bad in ({}, {"targets": [99]}, {"keep_fraction": 0.0}, {"keep_fraction": 0.5, "costs": [0.0]}):
+        with pytest.raises(ValueError, match=r"give|out of range"):
+            cheapest_verification(made[0], np.ones(made[0].num_claims, bool), **bad)
+
+
+@pytest.mark.claim
+def test_certified_plans_are_right_as_often_as_promised() -> None:
+    """After the checks, everything that is kept is factual with the promised probability."""
+    right = []
+    pool = random_traces(600, 60_000, error_rate=0.25)
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        made = [pool[row] for row in generator.permutation(600)[:60]]
+        fitted = SplitConformalFilter(0.2, family="independent").fit(made[:50])
+        for trace in made[50:]:
+            plan = plan_verification(trace, fitted, keep_fraction=0.8)
+            unchecked = [claim for claim in plan.kept if claim not in plan.verify]
+            right.append(bool(trace.factual[unchecked].all()))
+    assert np.mean(right) >= 0.8 - 0.03
+
+
+def test_families_are_what_filters_cut() -> None:
+    trace = random_traces(1, 3)[0]
+    family = NestedFamily.build(trace, np.zeros(trace.num_claims))
+    assert family.num_members == 2
