@@ -94,7 +94,12 @@ def test_traces_from_given_answers(files: Path, capsys: pytest.CaptureFixture[st
     assert (trace.id, trace.graph.to_parents(), trace.score("frequency").tolist()) == ("5", [[], [0]], [1, 1])
     assert octavo("trace", "q.jsonl", "-o", "t.jsonl", "--offline") == 2
     assert octavo("trace", "q.jsonl", "-o", "u.jsonl") == 2
-    assert octavo("trace", "q.jsonl", "-o", "u.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:9/v1") == 2
+    assert (
+        octavo(
+            "trace", "q.jsonl", "-o", "u.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--retries", "0"
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,11 +108,11 @@ def test_traces_from_given_answers(files: Path, capsys: pytest.CaptureFixture[st
         (["fit", "none.jsonl"], "no file at"),
         (["fit", "calibration.jsonl", "--alpha", "2"], "alpha=2 is out of range"),
         (["fit", "calibration.jsonl", "--score", "x"], "no score 'x'"),
-        (["fit", "calibration.jsonl", "--family", "x"], "family 'x' is unknown"),
-        (["fit", "calibration.jsonl", "--annotation", "x"], "annotation 'x' is unknown"),
+        (["fit", "calibration.jsonl", "--family", "x"], "--family 'x' is unknown"),
+        (["fit", "calibration.jsonl", "--annotation", "x"], "--annotation 'x' is unknown"),
         (["fit", "calibration.jsonl", "--annotation", "gold"], "no judgement of the subset"),
         (["fit", "calibration.jsonl", "--beta", "2"], "beta=2.0 is out of range"),
-        (["fit", "calibration.jsonl", "--ties", "x"], "ties='x' is unknown"),
+        (["fit", "calibration.jsonl", "--ties", "x"], "--ties 'x' is unknown"),
         (["fit", "calibration.jsonl", "-o", "no/such/f.json"], "cannot write"),
         (["fit", "new.jsonl"], "has no annotation"),
         (["filter", "new.jsonl", "-f", "none.json"], "no filter at"),
@@ -115,8 +120,8 @@ def test_traces_from_given_answers(files: Path, capsys: pytest.CaptureFixture[st
         (["curve", "calibration.jsonl", "--alphas", ""], "at least one level"),
         (["curve", "calibration.jsonl", "--protocol", "x"], "is unknown"),
         (["curve", "calibration.jsonl", "--alphas", "0.1,abc"], "alpha='abc' is not a number"),
-        (["annotate", "new.jsonl", "-o", "a.jsonl", "--by", "magic"], "give hand or equations"),
-        (["fit", "calibration.jsonl", "--repair", "x"], "repair='x' is unknown"),
+        (["annotate", "new.jsonl", "-o", "a.jsonl", "--by", "magic"], "give one of hand, equations"),
+        (["fit", "calibration.jsonl", "--repair", "x"], "--repair 'x' is unknown"),
     ],
 )
 def test_bad_input_ends_with_one_line(

@@ -67,7 +67,7 @@ def test_groups_with_their_own_levels_and_unseen_ones() -> None:
 
 
 @given(st.integers(5, 80), st.sampled_from([0.05, 0.1, 0.25, 0.42]), st.floats(0.01, 100))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_equal_weights_are_the_plain_filter(n: int, alpha: float, weight: float) -> None:
     made = random_traces(n + 5, n)
     import warnings

@@ -44,6 +44,7 @@ def by_definition(trace: ReasoningTrace, risks: np.ndarray, tau: float) -> np.nd
 
 
 @given(traces(), st.sampled_from(SCORERS))
+@settings(deadline=None)
 def test_family_equals_its_definition(trace: ReasoningTrace, scorer: Any) -> None:
     risks = claim_risks(scorer, trace)
     family = NestedFamily.build(trace, risks)
@@ -52,6 +53,7 @@ def test_family_equals_its_definition(trace: ReasoningTrace, scorer: Any) -> Non
 
 
 @given(traces(), st.sampled_from(KINDS))
+@settings(deadline=None)
 def test_families_are_nested_and_closed(trace: ReasoningTrace, kind: Any) -> None:
     family = NestedFamily.build(trace, claim_risks(FrequencyScorer(), trace), kind, lowest=1.0)
     members = [family.member(index) for index in range(family.num_members)]
@@ -65,6 +67,7 @@ def test_families_are_nested_and_closed(trace: ReasoningTrace, kind: Any) -> Non
 
 
 @given(traces(max_claims=8), st.sampled_from(KINDS))
+@settings(deadline=None)
 def test_score_equals_a_scan(trace: ReasoningTrace, kind: Any) -> None:
     family = NestedFamily.build(trace, claim_risks(FrequencyScorer(), trace), kind, lowest=1.0)
     for annotator in (Silver(), Independent(), Partial(max_bad=1), Partial(min_fraction=0.6, closed=False)):
@@ -78,12 +81,14 @@ def test_score_equals_a_scan(trace: ReasoningTrace, kind: Any) -> None:
 
 
 @given(traces())
+@settings(deadline=None)
 def test_silver_score_has_a_closed_form(trace: ReasoningTrace) -> None:
     family = NestedFamily.build(trace, claim_risks(FrequencyScorer(), trace))
     assert nonconformity(Silver(), trace, family) == min([np.inf, *family.entry_risk[~trace.factual]])
 
 
 @given(traces(), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
 def test_nothing_depends_on_the_order_of_claims(trace: ReasoningTrace, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(trace.num_claims)
     moved = trace.permuted(order.tolist())
@@ -97,6 +102,7 @@ def test_nothing_depends_on_the_order_of_claims(trace: ReasoningTrace, seed: int
 
 
 @given(traces())
+@settings(deadline=None)
 def test_posthoc_pruning_is_the_subgraph_at_the_same_threshold(trace: ReasoningTrace) -> None:
     risks = claim_risks(FrequencyScorer(), trace)
     alone, together = NestedFamily.build(trace, risks, "independent"), NestedFamily.build(trace, risks)
@@ -105,6 +111,7 @@ def test_posthoc_pruning_is_the_subgraph_at_the_same_threshold(trace: ReasoningT
 
 
 @given(traces())
+@settings(deadline=None)
 def test_without_edges_subgraph_is_independent(trace: ReasoningTrace) -> None:
     trace = trace.with_graph(DeducibilityGraph.empty(trace.num_claims))
     risks = claim_risks(DescendantWeighted(beta=0), trace)
@@ -114,6 +121,7 @@ def test_without_edges_subgraph_is_independent(trace: ReasoningTrace) -> None:
 
 
 @given(traces())
+@settings(deadline=None)
 def test_a_chain_gives_prefixes(trace: ReasoningTrace) -> None:
     trace = trace.with_graph(DeducibilityGraph.chain(trace.num_claims))
     family = NestedFamily.build(trace, claim_risks(FrequencyScorer(), trace))
@@ -122,7 +130,7 @@ def test_a_chain_gives_prefixes(trace: ReasoningTrace) -> None:
 
 
 @given(traces(max_claims=8))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_oracle_equals_exhaustive_search(trace: ReasoningTrace) -> None:
     best = 0
     for bits in itertools.product((False, True), repeat=trace.num_claims):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +59,7 @@ def test_more_risk_keeps_more() -> None:
         [len(o.kept) for o in SplitConformalFilter(alpha, seed=5).fit(traces[:40]).predict(traces[40:])]
         for alpha in (0.05, 0.1, 0.2, 0.4)
     ]
-    assert all((np.array(small) <= np.array(large)).all() for small, large in zip(sizes, sizes[1:], strict=False))
+    assert all((np.array(small) <= np.array(large)).all() for small, large in itertools.pairwise(sizes))
 
 
 def test_subgraph_keeps_what_posthoc_keeps() -> None:

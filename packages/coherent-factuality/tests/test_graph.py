@@ -4,7 +4,7 @@ import networkx
 import numpy as np
 import pytest
 from coherent_traces import traces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo_coherent_factuality.generator import random_graph
 from octavo_coherent_factuality.graph import DeducibilityGraph
@@ -12,6 +12,7 @@ from octavo_coherent_factuality.trace import ReasoningTrace
 
 
 @given(traces())
+@settings(deadline=None)
 def test_orders_put_premises_first(trace: ReasoningTrace) -> None:
     graph = trace.graph
     position = np.empty(graph.num_claims, int)
@@ -20,6 +21,7 @@ def test_orders_put_premises_first(trace: ReasoningTrace) -> None:
 
 
 @given(traces())
+@settings(deadline=None)
 def test_ancestors_agree_with_networkx(trace: ReasoningTrace) -> None:
     theirs = trace.graph.to_networkx()
     for claim in range(trace.num_claims):
@@ -28,6 +30,7 @@ def test_ancestors_agree_with_networkx(trace: ReasoningTrace) -> None:
 
 
 @given(traces())
+@settings(deadline=None)
 def test_round_trips(trace: ReasoningTrace) -> None:
     graph = trace.graph
     assert DeducibilityGraph.from_parents(graph.to_parents()) == graph
@@ -76,6 +79,7 @@ def test_cycle_is_named_and_can_be_mended() -> None:
 
 
 @given(st.integers(1, 9), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
 def test_breaking_cycles_always_leaves_a_graph(size: int, seed: int) -> None:
     matrix = np.random.default_rng(seed).random((size, size)) < 0.4
     claims, premises = np.nonzero(matrix)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coherent_traces import random_traces, traces
-from hypothesis import given
+from hypothesis import given, settings
 from octavo_coherent_factuality.annotate import annotate_claims, annotate_subsets, implied_judgement
 from octavo_coherent_factuality.annotators import Gold, Partial
 from octavo_coherent_factuality.filter import SplitConformalFilter
@@ -21,6 +21,7 @@ from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
 
 @given(traces())
+@settings(deadline=None)
 def test_json_round_trip(trace: ReasoningTrace) -> None:
     back = trace_from_json(json.loads(json.dumps(trace_to_json(trace))))
     assert back.claims == trace.claims
@@ -211,6 +212,7 @@ def test_implied_judgements_are_not_asked_for() -> None:
 
 
 @given(traces(max_claims=6))
+@settings(deadline=None)
 def test_implied_judgement_is_sound(trace: ReasoningTrace) -> None:
     family = SplitConformalFilter().method.output_family(trace)
     for index in range(1, family.num_members):

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo_coherent_factuality.quantile import (
     conformal_threshold,
@@ -19,6 +19,7 @@ from scipy.stats import beta
 
 
 @given(st.integers(0, 2000), st.integers(1, 999))
+@settings(deadline=None)
 def test_rank_is_the_exact_ceiling(n: int, thousandths: int) -> None:
     alpha = thousandths / 1000
     exact = (n + 1) * (1 - Fraction(thousandths, 1000))
@@ -28,6 +29,7 @@ def test_rank_is_the_exact_ceiling(n: int, thousandths: int) -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 99), st.integers(1, 99))
+@settings(deadline=None)
 def test_threshold_is_monotone_in_alpha(n: int, first: int, second: int) -> None:
     scores = np.random.default_rng(n).integers(0, 12, n).astype(float)
     low, high = sorted((first, second))

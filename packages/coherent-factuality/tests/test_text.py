@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_matrices(text: str, expected: list[list[int]]) -> None:
         "",
         "[[0,0],[__import__('os').system('true'),0]]",
         "[" * 100_000,
+        "[" * 50_000 + "]" * 50_000,
     ],
 )
 def test_bad_matrices(text: str) -> None:
@@ -79,14 +81,12 @@ def test_votes_survive_bad_lines() -> None:
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_no_text_breaks_the_parsers(text: str) -> None:
     json_values(text)
     for parse in (lambda: parse_claims(text), lambda: parse_matrix(text, 2), lambda: parse_votes(text, 2)):
-        try:
+        with contextlib.suppress(ValueError):  # nothing else may come out
             parse()
-        except ValueError as error:
-            assert str(error)
     assert check_equations(text) in ("true", "false", "unknown")
     if text.strip():
         split_steps(text)

@@ -1,8 +1,8 @@
 """Conformal filtering of reasoning over a deducibility graph, from a model's answer to a certified text.
 
 Implements subgraph filtering and descendant weight boosting with their guarantee, the baselines they are compared with,
-and what is needed around them: claims and graphs from raw text, annotation, calibration curves, and statements of what is
-guaranteed.
+and what is needed around them: claims and graphs from raw text, annotation, calibration curves, and statements of what
+is guaranteed.
 
 Citation:
     M. Rubin-Toles, M. Gambhir, K. Ramji, A. Roth, S. Goel. Conformal Language Model Reasoning with Coherent

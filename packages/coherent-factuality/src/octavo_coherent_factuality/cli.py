@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 add_report_commands(app, "octavo_coherent_factuality")
 
+_TIES = ("jitter", "strict", "randomized")
+
 DataArgument = Annotated[Path, typer.Argument(help="Traces: JSONL, or the official JSON layout.", show_default=False)]
 ScoreOption = Annotated[
     str, typer.Option("--score", help="Score of the claims: auto, frequency, self_confidence, logprob, or any name.")
@@ -68,6 +70,7 @@ def fit(
     from octavo_coherent_factuality.guarantee import guarantee_report
     from octavo_coherent_factuality.persist import save_filter
 
+    _choice("--ties", ties, _TIES)
     with _plain_warnings():
         traces = _read(data, repair)
         method = _method(traces, score, lower_is_safer, samples, beta, family, annotation)
@@ -143,6 +146,8 @@ def curve(
 
     levels = [entry.strip() for entry in alphas.split(",") if entry.strip()]
     names = [entry.strip() for entry in families.split(",") if entry.strip()]
+    _choice("--protocol", protocol, ("loo", "split"))
+    _choice("--ties", ties, _TIES)
     if not levels or not names:
         raise InvalidValueError("give at least one level and one family")
     with _plain_warnings():
@@ -201,8 +206,9 @@ def annotate(
     from octavo_coherent_factuality.arithmetic import annotate_arithmetic
     from octavo_coherent_factuality.io import write_traces
 
-    if by not in ("hand", "equations") or not time_limit > 0:
-        raise InvalidValueError(f"--by {by} --time-limit {time_limit}; give hand or equations, and a time above 0")
+    _choice("--by", by, ("hand", "equations"))
+    if not time_limit > 0:
+        raise InvalidValueError(f"--time-limit {time_limit} is out of range; give seconds above 0")
     with _plain_warnings():
         traces = _resumed(_read(data, repair), out)
     if by == "equations":
@@ -286,6 +292,7 @@ def make_traces(
     offline: Annotated[bool, typer.Option("--offline", help="No model: answers must be given.")] = False,
     cache: Annotated[Path | None, typer.Option("--cache", help="SQLite file for the model's answers.")] = None,
     samples: SamplesOption = 5,
+    retries: Annotated[int, typer.Option("--retries", help="Attempts at a server after the first.", min=0)] = 5,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the traces that --out has already.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -319,7 +326,11 @@ def make_traces(
             from octavo_coherent_factuality.llm import CachedLLM, OpenAICompatible, TransformersLLM
             from octavo_coherent_factuality.pipeline import ReasoningPipeline
 
-            llm: Any = TransformersLLM.load(local) if local else OpenAICompatible(str(model), base_url=base_url)
+            llm: Any = (
+                TransformersLLM.load(local)
+                if local
+                else OpenAICompatible(str(model), base_url=base_url, max_retries=retries)
+            )
             llm = CachedLLM(llm, cache) if cache is not None else llm
             with console_progress(quiet=quiet) as progress:
                 made = ReasoningPipeline(llm, num_samples=samples).run(entries, out, resume=resume, progress=progress)
@@ -342,6 +353,7 @@ def _plain_warnings() -> Iterator[None]:
 def _read(path: Path, repair: str) -> list[ReasoningTrace]:
     from octavo_coherent_factuality.io import read_traces
 
+    _choice("--repair", repair, ("error", "break", "chain"))
     traces = read_traces(path, repair=repair)  # ty: ignore[invalid-argument-type]
     for trace in traces:
         if trace.graph.dropped_edges or trace.graph.fallback:
@@ -368,6 +380,7 @@ def _method(
         SelfConfidence,
     )
 
+    _choice("--family", family, ("subgraph", "independent", "posthoc", "prefix", "greedy"))
     if score == "auto":
         there = traces[0].claims[0].scores
         score = next((name for name in ("frequency", "self_confidence", "logprob", "score") if name in there), "")
@@ -396,9 +409,13 @@ def _annotator(name: str) -> Any:
         "gold": Gold(),
         "gold-or-silver": Gold("silver"),
     }
-    if name not in known:
-        raise InvalidValueError(f"annotation {name!r} is unknown; give one of {', '.join(known)}")
+    _choice("--annotation", name, tuple(known))
     return known[name]
+
+
+def _choice(option: str, value: str, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise InvalidValueError(f"{option} {value!r} is unknown; give one of {', '.join(accepted)}")
 
 
 def _ask(trace: ReasoningTrace, mask: Any) -> bool | None:

@@ -1,7 +1,7 @@
 """The conventions of the official code (maxrubintoles/Conformal_LM_Reasoning at d864168), for comparison only.
 
-It breaks ties by adding standard normal noise to each question, once to the risks and once more to the thresholds: noise
-as large as the gaps between scores. :class:`octavo_coherent_factuality.SplitConformalFilter` does not.
+It breaks ties by adding standard normal noise to each question, once to the risks and once more to the thresholds:
+noise as large as the gaps between scores. :class:`octavo_coherent_factuality.SplitConformalFilter` does not.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def run(
         title="Coherent factuality: conformal filtering of generated derivations",
         packages=("scikit-learn", "scipy", "sympy"),
     )
-    count, repeats = (500, 300) if quick else (2000, 2000)
+    count, repeats = (400, 200) if quick else (2000, 2000)
     traces = generate_traces(count, seed=seed)
     progress("derivations", 1.0)
     tables = {name: OutcomeTable.build(traces, method, Silver()) for name, method in METHODS.items()}
@@ -82,7 +82,7 @@ def run(
         progress("splits", done / len(tables))
     _rows(report, curves, count, repeats)
     _boosting(report, traces, tables, numbers)
-    _labels(report, traces[: 20 if quick else 150], progress)
+    _labels(report, traces[: 15 if quick else 150], progress)
     _page_and_figure(report, traces, tables, numbers, seed)
     if not quick:
         _learned(report, seed, device, progress)
@@ -103,7 +103,8 @@ def _rows(report: Report, curves: dict[str, CalibrationCurve], count: int, repea
         ours.realised,
         target=f"{low:.4f} <= value <= {high:.4f}",
         spread=(ours.low, ours.high),
-        note=f"{repeats:,} random splits of {count:,} derivations, {_CALIBRATION} for calibration; two-sided bound with "
+        note=f"{repeats:,} random splits of {count:,} derivations, {_CALIBRATION} for calibration; two-sided "
+        "bound with "
         "three standard errors; the range is that of single calibration sets",
     )
     report.add(
@@ -224,7 +225,8 @@ def _learned(report: Report, seed: int, device: str, progress: ProgressCallback)
         100 * (points["learned"].retained - points["frequency"].retained),
         "points",
         target="value >= 10",
-        note=f"{points['learned'].retained:.3f} against {points['frequency'].retained:.3f}; trained on 400 other traces",
+        note=f"{points['learned'].retained:.3f} against {points['frequency'].retained:.3f}; trained on 400 other "
+        "traces",
     )
     report.add(
         "learned_scorer_coverage",
@@ -237,7 +239,7 @@ def _learned(report: Report, seed: int, device: str, progress: ProgressCallback)
 
 
 def _live(report: Report, seed: int, progress: ProgressCallback) -> None:
-    """Question to filtered text with SmolLM2. Its threshold comes from generated data, so nothing is guaranteed here."""
+    """Question to filtered text with SmolLM2. The threshold comes from generated data: nothing is guaranteed here."""
     converted = any(cache_folder().glob("smollm2-*/config.json"))
     if not (is_installed("smollm2") and converted and importlib.util.find_spec("transformers")):
         return

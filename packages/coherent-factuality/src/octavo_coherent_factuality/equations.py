@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z]+)"
     r"|(?P<power>\*\*|\^)"
     r"|(?P<relation>==|=|≈|≃)"
-    r"|(?P<operator>[-+*/()\[\]{}%−–×·÷⋅√π|])"
+    r"|(?P<operator>[-+*/()\[\]{}%\u2212\u2013\u00d7·÷⋅√π|])"
     r"|(?P<space>\s+|\$|\\[,;!:() \[\]]|\\\\|~)"
     r"|(?P<break>.)",
     re.DOTALL,
@@ -38,7 +38,7 @@ _COMMANDS = {
     "\\sqrt": "sqrt", "\\sin": "sin", "\\cos": "cos", "\\tan": "tan", "\\ln": "ln", "\\log": "log", "\\exp": "exp",
     "\\frac": "frac", "\\dfrac": "frac", "\\tfrac": "frac", "\\quad": "", "\\qquad": "", "\\displaystyle": "",
 }  # fmt: skip
-_SIGNS = {"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "[": "(", "]": ")"}
+_SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "[": "(", "]": ")"}
 _MAX_TOKENS, _MAX_DIGITS, _MAX_DEPTH, _MAX_POWER_BITS = 400, 60, 40, 20_000
 
 Token = tuple[str, str]
@@ -64,7 +64,12 @@ def parse_expression(text: str) -> Any:
         ValueError: If it cannot be read.
     """
     segments = _segments(text)
-    if len(segments) != 1 or len(segments[0].sides) != 1:
+    foreign = [
+        match.group()
+        for match in _TOKEN.finditer(text)
+        if match.lastgroup == "break" or (match.lastgroup == "word" and match.group() not in _FUNCTIONS | {"frac"})
+    ]
+    if foreign or len(segments) != 1 or len(segments[0].sides) != 1:
         raise ValueError(f"{text[:80]!r} is not one expression")
     try:
         return _Parser(segments[0].sides[0]).parse()
@@ -236,7 +241,7 @@ def _segments(text: str) -> list[_Segment]:
             current.relations.append("≈" if value in "≈≃" else "=")
             current.sides.append([])
         else:
-            if after_word and not current.sides[0] and not current.relations and value in "+-*/^−–×·÷**":
+            if after_word and not current.sides[0] and not current.relations and value in "+-*/^\u2212\u2013\u00d7·÷**":
                 current.sides[0].append(("cut", "?"))
             current.sides[-1].append((kind, _SIGNS.get(value, value)))
     finish(False)

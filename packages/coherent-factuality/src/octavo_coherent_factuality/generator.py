@@ -1,4 +1,4 @@
-"""Generated derivations with a known graph: arithmetic in several steps, with injected errors and sampled alternatives."""
+"""Generated derivations with a known graph: arithmetic in steps, with injected errors and sampled alternatives."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class DerivationGenerator:
     """What derivations look like and how often they go wrong.
 
     A question gives a few numbers and defines further ones from them. The answer restates the given numbers and works
-    out the others step by step. Errors are a wrong operation, a wrong result, a dropped operand, and a given number that
-    is misread; later steps use the wrong value. A claim is factual if every equation in it holds for the question.
+    out the others step by step. Errors are a wrong operation, a wrong result, a dropped operand, and a given number
+    that is misread; later steps use the wrong value. A claim is factual if every equation in it holds for the question.
 
     Args:
         min_steps: Fewest derived numbers.

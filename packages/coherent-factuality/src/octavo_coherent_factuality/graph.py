@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -488,7 +489,7 @@ class _Levels:
     def running_max(self, values: np.ndarray) -> np.ndarray:
         result = np.array(values, np.float64)
         bounds = self.level_ends.tolist()
-        for start, stop in zip(bounds[1:], bounds[2:], strict=False):
+        for start, stop in itertools.pairwise(bounds):
             claims = self.claims[start:stop]
             edges = self.edge_ends[start : stop + 1]
             above = np.maximum.reduceat(result[self.premises[edges[0] : edges[-1]]], edges[:-1] - edges[0])

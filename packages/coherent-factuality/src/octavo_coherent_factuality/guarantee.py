@@ -54,7 +54,8 @@ class GuaranteeReport:
             f"Guarantee (marginal, over calibration and a new exchangeable trace): P(event) >= {self.lower:.4f}.",
             f"Upper side: P(event) <= {self.upper:.4f}, unless scores tie at the threshold under the strict rule or "
             "whole answers are always right there.",
-            f"Given this calibration set, coverage is at least Beta({self.rank}, {self.n + 1 - self.rank}) distributed: "
+            f"Given this calibration set, coverage is at least Beta({self.rank}, {self.n + 1 - self.rank}) "
+            "distributed: "
             f"mean {self.law.mean:.4f}, 95 % of calibration sets between {low:.4f} and {high:.4f}."
             if self.rank <= self.n
             else "The calibration set is too small for this level: every answer is abstained from.",
@@ -65,7 +66,8 @@ class GuaranteeReport:
         if self.delta is not None:
             lines.insert(
                 4,
-                f"Training-conditional: with probability at least {1 - self.delta:g} over calibration sets, coverage is "
+                f"Training-conditional: with probability at least {1 - self.delta:g} over calibration sets, "
+                "coverage is "
                 f"at least {1 - self.alpha:g}.",
             )
         return "\n".join(lines)

@@ -19,15 +19,17 @@ _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]?\s+(?=[\"'(\[$\\]?[A-Z0-9$\\])")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|cf|vs|Eq|Fig|No|Mr|Mrs|Dr|approx)\.|\b[A-Z]\.)$")
 _NAME = r"[A-Za-z](?:_\{?\w+\}?|\d+)?"
 _DEFINED = re.compile(rf"(?<![A-Za-z\\])({_NAME})\s*(?:\([^()]*\))?\s*(?:=|:=|≈)(?!=)")
+_OPERATORS = tuple("+-*/^\u00d7·(")
 _USED = re.compile(rf"(?<![A-Za-z\\])({_NAME})(?![A-Za-z])")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?![\w])")
-_RESULT = re.compile(r"[=≈]\s*\$?\s*(-?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w.]*\s*[-+*/^×·])")
+_RESULT = re.compile(r"[=≈]\s*\$?\s*(-?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w.]*\s*[-+*/^\u00d7·])")
 
 
 def split_steps(text: str) -> list[str]:
     """Cut a chain of thought into steps.
 
-    By "Step k:" headings if there are two or more, else by numbered or bulleted lines, else by lines, else by sentences.
+    By "Step k:" headings if there are two or more, else by numbered or bulleted lines, else by lines, else by
+    sentences.
 
     Args:
         text: The answer.
@@ -75,7 +77,13 @@ def symbol_graph(steps: Sequence[str], question: str = "") -> DeducibilityGraph:
     number_from: dict[str, int] = {}
     parents = []
     for index, step in enumerate(steps):
-        defined = _DEFINED.findall(step)
+        defined = [
+            match[1]
+            for match in _DEFINED.finditer(step)
+            # "a + b = 5" defines neither, and "a = b = 5" defines b only if nothing did before.
+            if (before := step[: match.start()].rstrip()[-1:]) not in _OPERATORS
+            and not (before == "=" and match[1] in symbol_from)
+        ]
         results = {_value(number.lstrip("-")) for number in _RESULT.findall(step)}
         used = set(_USED.findall(step))
         numbers = {_value(number) for number in _NUMBER.findall(step)}

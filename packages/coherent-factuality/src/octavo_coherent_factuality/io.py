@@ -31,8 +31,8 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
 
     Args:
         path: A ``.jsonl`` file with one trace a line (see :func:`trace_from_json`), or a JSON file: a list of such
-            objects, or the official layout ``{"data": [...]}`` whose claims hold ``manual_annotation`` and whose entries
-            hold ``dep_graph``.
+            objects, or the official layout ``{"data": [...]}`` whose claims hold ``manual_annotation`` and whose
+            entries hold ``dep_graph``.
         repair: What to do with cyclic graphs.
 
     Returns:
@@ -126,11 +126,11 @@ def trace_from_json(entry: Any, *, repair: Repair = "error") -> ReasoningTrace:
     """Make a trace from a JSON object.
 
     Args:
-        entry: ``{"claims": [...], "parents": [[...], ...]}`` with, if known, ``id``, ``question``, ``answer``, ``group``
-            and ``subset_annotations``. A claim is a text or an object with ``text``, ``factual`` (true, false, 0, 1, "Y",
-            "N" or null) and its scores, either under ``scores`` or as plain fields such as ``frequency``. In place of
-            ``parents`` there may be ``matrix`` or ``dep_graph``, in which row j, column i says that claim j relies on
-            claim i. Without any, claims stand alone. Subsets are lists of kept indices, 0/1 vectors or bit masks under
+        entry: ``{"claims": [...], "parents": [[...], ...]}`` with, if known, ``id``, ``question``, ``answer``,
+            ``group`` and ``subset_annotations``. A claim is a text or an object with ``text``, ``factual`` (true,
+            false, 0, 1, "Y", "N" or null) and its scores, either under ``scores`` or as plain fields such as
+            ``frequency``. In place of ``parents`` there may be ``matrix`` or ``dep_graph``, in which row j, column i
+            says that claim j relies on claim i. Without any, claims stand alone. Subsets are lists of kept indices, 0/1 vectors or bit masks under
             ``coherent`` and ``not_coherent``, or a list of ``{"kept": [...], "coherent": true}``.
         repair: What to do with a cyclic graph.
 

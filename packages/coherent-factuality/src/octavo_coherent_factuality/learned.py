@@ -157,8 +157,10 @@ def train_scorer(
     features = torch.tensor((raw - mean) / scale, dtype=torch.float32, device=device)
     wrong = torch.tensor(~factual, device=device)
     generator = torch.Generator().manual_seed(seed)
+    # Layers that do not initialise themselves: that would draw from the global generator.
+    skip_init = torch.nn.utils.skip_init
     network = torch.nn.Sequential(
-        torch.nn.Linear(features.shape[1], hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1)
+        skip_init(torch.nn.Linear, features.shape[1], hidden), torch.nn.Tanh(), skip_init(torch.nn.Linear, hidden, 1)
     )
     with torch.no_grad():
         for parameter in network.parameters():
@@ -239,11 +241,11 @@ class CrossFittedFilter(BaseEstimator):
 
     For each fold a scorer is trained on the other folds and calibrated on this one.
 
-    - ``combine="random"``: a new trace is filtered by the scorer and threshold of one fold, drawn at random. Each fold is
-      an exact split-conformal filter, so the guarantee 1 - alpha is exact; each threshold rests on n / folds traces.
+    - ``combine="random"``: a new trace is filtered by the scorer and threshold of one fold, drawn at random. Each fold
+      is an exact split-conformal filter, so the guarantee 1 - alpha is exact; each threshold rests on n / folds traces.
     - ``combine="pooled"``: the scores of all folds are pooled, after each scorer's risks are put on a common scale by
-      their ranks, and a new trace is scored by the mean over scorers. The threshold rests on all n traces; the guarantee
-      is approximate.
+      their ranks, and a new trace is scored by the mean over scorers. The threshold rests on all n traces; the
+      guarantee is approximate.
 
     Args:
         alpha: Error level.
@@ -300,7 +302,8 @@ class CrossFittedFilter(BaseEstimator):
         check_traces(traces)
         if self.combine not in ("random", "pooled") or not 2 <= self.folds <= len(traces):
             raise InvalidValueError(
-                f"combine={self.combine!r} with {self.folds} folds of {len(traces)} traces; give 'random' or 'pooled', and "
+                f"combine={self.combine!r} with {self.folds} folds of {len(traces)} traces; give 'random' or "
+                "'pooled', and "
                 "from 2 folds to one per trace"
             )
         order = np.random.default_rng(self.seed).permutation(len(traces))

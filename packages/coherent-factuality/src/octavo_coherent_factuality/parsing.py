@@ -42,9 +42,12 @@ def json_values(text: str) -> list[Any]:
         raise InvalidValueError(f"the text has {len(text):,} characters; at most {_MAX_LENGTH:,} are read")
     values = []
     position = 0
-    while position < len(text):
+    # Brackets that are never closed would cost a scan to the end each: the work stays linear in the text.
+    budget = 20 * len(text) + 100_000
+    while position < len(text) and budget > 0:
         if text[position] in _OPENING:
-            end = _balanced_end(text, position)
+            end = _balanced_end(text, position, position + budget)
+            budget -= (end or len(text)) - position
             if end is not None:
                 value = _loads(text[position:end])
                 if value is not None:
@@ -170,12 +173,12 @@ def _confidence(value: dict[str, Any]) -> float | None:
     return None
 
 
-def _balanced_end(text: str, start: int) -> int | None:
-    """Position after the bracket that closes the one at ``start``, ``None`` if there is none."""
+def _balanced_end(text: str, start: int, stop: int) -> int | None:
+    """Position after the bracket that closes the one at ``start``, ``None`` if there is none before ``stop``."""
     expected: list[str] = []
     in_string = False
     position = start
-    while position < len(text):
+    while position < min(len(text), stop):
         character = text[position]
         if in_string:
             if character == "\\":

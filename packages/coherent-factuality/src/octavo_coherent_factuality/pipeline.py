@@ -106,7 +106,8 @@ class ReasoningPipeline:
             or self.votes not in ("llm", "numbers")
         ):
             raise InvalidValueError(
-                f"splitting={self.splitting!r}, graph={self.graph!r}, votes={self.votes!r}; give 'llm' or 'text', 'llm', "
+                f"splitting={self.splitting!r}, graph={self.graph!r}, votes={self.votes!r}; give 'llm' or 'text', "
+                "'llm', "
                 "'symbols' or 'chain', and 'llm' or 'numbers'"
             )
 
@@ -174,7 +175,8 @@ class ReasoningPipeline:
                         trace = self.trace(entry["question"], entry.get("answer"), id=name)
                     except OctavoError as error:
                         raise InvalidStateError(
-                            f"question {index} ({entry['question'][:60]!r}): {error}; what is finished is in {str(path)!r}, "
+                            f"question {index} ({entry['question'][:60]!r}): {error}; what is finished is in "
+                            f"{str(path)!r}, "
                             "and the same call goes on from there"
                         ) from error
                     file.write(json.dumps(trace_to_json(trace), ensure_ascii=False) + "\n")
@@ -210,7 +212,8 @@ class ReasoningPipeline:
                 "role": "user",
                 "content": (
                     "Break the answer below into its steps, each one claim that can be checked by itself, in their "
-                    f"order; at most {self.max_claims}. Keep formulas. State for each claim your confidence, from 0 to 1, "
+                    f"order; at most {self.max_claims}. Keep formulas. State for each claim your confidence, from "
+                    "0 to 1, "
                     'that it is true. Reply with JSON only: {"claims": [{"claim": "...", "confidence": 0.9}, ...]}\n\n'
                     f"Question: {question}\n\nAnswer: {answer}"
                 ),
@@ -241,8 +244,10 @@ class ReasoningPipeline:
                 "content": (
                     "Below are the claims of an answer, numbered from 0. For each claim, decide which other claims it "
                     "uses directly as premises, whether or not any of them is true. Reply with a matrix of "
-                    f"{len(claims)} rows and {len(claims)} columns: row j, column i is 1 if claim j relies on claim i, else "
-                    "0; the diagonal is 0 and no two claims rely on each other. For three claims of which the last uses "
+                    f"{len(claims)} rows and {len(claims)} columns: row j, column i is 1 if claim j relies on "
+                    "claim i, else "
+                    "0; the diagonal is 0 and no two claims rely on each other. For three claims of which the "
+                    "last uses "
                     "the other two: "
                     '{"matrix": [[0,0,0],[0,0,0],[1,1,0]]}. Reply with JSON only.\n\n'
                     f"Question: {question}\n\nClaims:\n{listed}"
@@ -257,7 +262,8 @@ class ReasoningPipeline:
             return self._ask(prompt, read, _MATRIX_SCHEMA)
         except InvalidValueError as error:
             warnings.warn(
-                f"no usable graph for {question[:60]!r} after {self.attempts} attempts ({error}); a chain stands for it",
+                f"no usable graph for {question[:60]!r} after {self.attempts} attempts ({error}); a chain stands "
+                "for it",
                 stacklevel=2,
             )
             chain = DeducibilityGraph.chain(len(claims))
@@ -299,7 +305,8 @@ class ReasoningPipeline:
             {
                 "role": "user",
                 "content": (
-                    "Below are claims, numbered from 0, and a text. For each claim say whether the text supports it (1), "
+                    "Below are claims, numbered from 0, and a text. For each claim say whether the text supports "
+                    "it (1), "
                     "contradicts it (-1) or does neither (0). Reply with JSON only: "
                     '{"votes": [{"id": 0, "score": 1}, ...]}\n\n'
                     f"Question: {question}\n\nClaims:\n{listed}\n\nText: {alternative}"
@@ -360,14 +367,15 @@ class LLMJudge:
             {
                 "role": "user",
                 "content": (
-                    "Does each step below follow from the question, common knowledge and the steps before it, and is it "
+                    "Does each step below follow from the question, common knowledge and the steps before it, "
+                    "and is it "
                     "true? Steps may be missing at the end, but no step may rest on one that is not there. Reply with "
                     f"yes or no.\n\nQuestion: {trace.question}\n\nSteps:\n{steps}"
                 ),
             }
         ]
         answer = self.llm.complete(prompt, max_tokens=5).strip().lower()
-        if answer.startswith("yes") or answer.startswith("no"):
+        if answer.startswith(("yes", "no")):
             return answer.startswith("yes")
         raise InvalidStateError(f"the judge {self.llm.name!r} answered {answer[:40]!r}, not yes or no")
 
@@ -389,7 +397,8 @@ def merge_claims(llm: LLM, output: FilteredOutput, *, abstention: str = "Abstain
         {
             "role": "user",
             "content": (
-                "Write the steps below as a coherent answer to the question. Use these steps ONLY: add no step, correct "
+                "Write the steps below as a coherent answer to the question. Use these steps ONLY: add no step, "
+                "correct "
                 "nothing, and do not go further than they do.\n\n"
                 f"Question: {output.trace.question}\n\nSteps:\n{output.text()}"
             ),

@@ -1,4 +1,4 @@
-"""Scorers: how risky each claim is. A lower risk is safer; any function from a trace to one number per claim will do."""
+"""Scorers: how risky each claim is. Lower is safer; any function from a trace to one number per claim will do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ Scorer = Callable[[ReasoningTrace], np.ndarray]
 class FrequencyScorer:
     """Risk ``num_samples + 1 - frequency``, in [1, 2 num_samples + 1].
 
-    The frequency of a claim is the number of sampled alternative answers that support it, less those that contradict it.
+    The frequency of a claim is the number of sampled alternative answers that support it, less those that contradict
+    it.
 
     Args:
         num_samples: Number of alternative answers.
