@@ -59,7 +59,7 @@ def test_a_path_holds_every_step_and_unscaled_losses():
     # Plain descent: Adam's scaling by element could turn a conflict-free direction uphill for one loss.
     path = trace(ConFIG(), (2.0, -5.0), steps=15, optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr))
     assert path.points.shape == path.losses.shape == (16, 2)
-    assert path.points[0].tolist() == [0.0, -1.0]
+    assert path.points[0].tolist() == [2.0, -5.0]
     np.testing.assert_allclose(path.losses[7], landscape_losses(torch.tensor(path.points[7])).numpy())
     assert (path.losses[-1] < path.losses[0]).all()
 

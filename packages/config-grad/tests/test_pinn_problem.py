@@ -141,10 +141,14 @@ def test_a_user_learns_what_is_wrong_with_a_problem():
         objective_of(Odd([1, 2]))
     with pytest.raises(InvalidTypeError, match="loss 'pde' of Odd must be conditions made by"):
         objective_of(Odd({"pde": [lambda f: f("u")]}))
+    with pytest.raises(InvalidTypeError, match="loss 'pde' of Odd must be conditions made by"):
+        objective_of(Odd({"pde": lambda f: f("u")}))
     with pytest.raises(InvalidValueError, match=r"shape \(40, 1\) for 40 points"):
         objective_of(Odd(lambda p: {"pde": p.interior(lambda f: f("u").unsqueeze(1))})).loss(0)
     with pytest.raises(InvalidTypeError, match="must return tensors, got float"):
         objective_of(Odd(lambda p: {"pde": p.interior(lambda f: (1.0, 2.0))})).loss(0)
+    with pytest.raises(InvalidTypeError, match="must return tensors, got NoneType"):
+        objective_of(Odd(lambda p: {"pde": p.interior(lambda f: None)})).loss(0)
     with pytest.raises(InvalidValueError, match="no coordinate 'y'; it has x, t"):
         objective_of(Odd(lambda p: {"wall": p.boundary(lambda f: f("u"), "y")}))
     with pytest.raises(InvalidValueError, match="Odd must name its coordinates and fields"):

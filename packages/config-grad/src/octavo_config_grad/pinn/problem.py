@@ -362,7 +362,7 @@ def _components(residual: Any, problem: Problem, fields: Fields) -> list[Tensor]
     count = len(fields.points)
     # Half as many where a condition compares the two sides of a periodic region.
     expected = [(*lead, size) for size in (count, count // 2) for lead in ((), (len(problem.fields),))]
-    components = [residual] if isinstance(residual, Tensor) else list(residual)
+    components = list(residual) if isinstance(residual, Sequence) else [residual]
     for component in components:
         if not isinstance(component, Tensor):
             raise InvalidTypeError(f"a residual must return tensors, got {type(component).__name__}")
@@ -383,7 +383,7 @@ def _losses(problem: Problem) -> dict[str, list[Condition]]:
         )
     conditions = {}
     for name, entry in found.items():
-        group = [entry] if isinstance(entry, Condition) else list(entry)
+        group = list(entry) if isinstance(entry, Sequence) else [entry]
         if not group or not all(isinstance(condition, Condition) for condition in group):
             raise InvalidTypeError(
                 f"loss {name!r} of {type(problem).__name__} must be conditions made by "
