@@ -36,10 +36,10 @@ def grouped(count: int, seed: int) -> list[ReasoningTrace]:
 def test_groups_are_covered_each() -> None:
     right: dict[str, list[bool]] = {"easy": [], "hard": []}
     pooled: dict[str, list[bool]] = {"easy": [], "hard": []}
-    pool = grouped(600, 1000)
+    pool = grouped(300, 1000)
     generator = np.random.default_rng(0)
     for _ in range(12):
-        order = generator.permutation(1200)
+        order = generator.permutation(600)
         calibration, test = [pool[row] for row in order[:120]], [pool[row] for row in order[120:300]]
         for fitted, found in ((GroupConformalFilter(0.2), right), (SplitConformalFilter(0.2), pooled)):
             for output in fitted.fit(calibration).predict(test):
@@ -67,7 +67,7 @@ def test_groups_with_their_own_levels_and_unseen_ones() -> None:
 
 
 @given(st.integers(5, 80), st.sampled_from([0.05, 0.1, 0.25, 0.42]), st.floats(0.01, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_equal_weights_are_the_plain_filter(n: int, alpha: float, weight: float) -> None:
     made = random_traces(n + 5, n)
     import warnings
@@ -84,11 +84,11 @@ def test_weights_repair_a_shift() -> None:
     """Calibration mostly on easy traces, test mostly on hard ones."""
     ratio = {"easy": (1 / 11) / (10 / 11), "hard": (10 / 11) / (1 / 11)}
     plain_right, weighted_right = [], []
-    pool = grouped(700, 20_000)
+    pool = grouped(300, 20_000)
     generator = np.random.default_rng(0)
-    for _ in range(25):
-        easy = [pool[row] for row in generator.permutation(700)[:105]]
-        hard = [pool[700 + row] for row in generator.permutation(700)[:60]]
+    for _ in range(15):
+        easy = [pool[row] for row in generator.permutation(300)[:105]]
+        hard = [pool[300 + row] for row in generator.permutation(300)[:60]]
         calibration, test = easy[:100] + hard[:10], easy[100:105] + hard[10:60]
         weighted = WeightedConformalFilter(0.2, weight=lambda trace: ratio[str(trace.group)]).fit(calibration)
         plain = SplitConformalFilter(0.2).fit(calibration)
@@ -111,10 +111,10 @@ def test_bad_weights() -> None:
 @pytest.mark.parametrize("alpha", [0.05, 0.1])
 def test_risk_is_controlled(loss: Any, alpha: float) -> None:
     losses, kept = [], []
-    pool = random_traces(800, 30_000, error_rate=0.3)
+    pool = random_traces(400, 30_000, error_rate=0.3)
     generator = np.random.default_rng(0)
-    for _ in range(25):
-        made = [pool[row] for row in generator.permutation(800)[:140]]
+    for _ in range(15):
+        made = [pool[row] for row in generator.permutation(400)[:140]]
         for output in RiskControlFilter(alpha, loss=loss).fit(made[:100]).predict(made[100:]):
             bad = int((~output.trace.factual[output.mask]).sum())
             over = output.trace.num_claims if loss == "false_share" else max(len(output.kept), 1)
@@ -163,13 +163,13 @@ def test_partial_factuality_keeps_more() -> None:
 
 @pytest.mark.claim
 def test_online_filter_follows_a_drift() -> None:
-    easy, hard = random_traces(300, 1, error_rate=0.05), random_traces(700, 2, error_rate=0.45)
+    easy, hard = random_traces(200, 1, error_rate=0.05), random_traces(400, 2, error_rate=0.45)
     errors = {}
     for step in (0.0, 0.05):
         online = OnlineFilter(0.2, step_size=step)
         errors[step] = [not online.update(trace) for trace in easy + hard]
     assert abs(np.mean(errors[0.05]) - 0.2) < 0.04
-    assert np.mean(errors[0.0][300:500]) > np.mean(errors[0.05][300:500])
+    assert np.mean(errors[0.0][200:400]) > np.mean(errors[0.05][200:400])
 
 
 def test_online_filter_equals_split_conformal_and_watches() -> None:

@@ -94,6 +94,7 @@ def test_contradicting_judgements_warn() -> None:
         ('{"claims": ["a", "b"], "matrix": [[0, 5], [0, 0]]}', "must be 0 or 1"),
         ('{"claims": [{"text": "a", "factual": "maybe"}]}', "give true, false or null"),
         ('{"claims": [{"text": "a", "score": NaN}]}', "must be finite"),
+        ('{"claims": [{"text": "a", "score": 1' + "0" * 400 + "}]}", "must be finite"),
         ('{"claims": [{"text": "a", "scores": [1]}]}', "an object of numbers"),
         ('{"claims": [{"text": "a", "scores": {"frequency": "high"}}]}', "give a number"),
         ('{"claims": ["a"], "subset_annotations": {"coherent": [4]}}', "bit mask 4 does not fit"),
@@ -106,6 +107,17 @@ def test_bad_lines_are_named(tmp_path: Path, line: str, match: str) -> None:
     path.write_text('{"claims": ["fine"]}\n' + line + "\n")
     with pytest.raises(ValueError, match=match):
         read_traces(path)
+
+
+def test_unusual_texts_survive(tmp_path: Path) -> None:
+    text = "line\u2028separator, \x85, \x0b, a\nnewline and \U0001f600"
+    trace = ReasoningTrace((Claim(text, {"frequency": 1}, True),), question=text)
+    write_traces(tmp_path / "t.jsonl", [trace, trace])
+    assert [t.claims[0].text for t in read_traces(tmp_path / "t.jsonl")] == [text, text]
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"claims": ["half \\ud800 pair"]}\r\n')
+    (back,) = read_traces(tmp_path / "b.jsonl")
+    write_traces(tmp_path / "c.jsonl", [back])
+    assert back.claims[0].text == "half ? pair"
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:

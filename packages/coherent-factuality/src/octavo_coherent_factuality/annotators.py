@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int8
@@ -128,11 +128,11 @@ class Partial:
         right = self._enough(_bad_counts(trace, family), family.sizes())
         return right & _closed_members(trace, family) if self.closed else right
 
-    def _enough(self, bad: int | np.ndarray, size: int | np.ndarray) -> bool | np.ndarray:
+    def _enough(self, bad: Any, size: Any) -> Any:
         if self.max_bad is not None:
             return bad <= self.max_bad
         # Counted from the false side: 1 - fraction is rounded, so 9 true of 10 must not fail 0.9 by a bit.
-        return size - bad >= self.min_fraction * size - 1e-9
+        return size - bad >= (self.min_fraction or 0.0) * size - 1e-9
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Gold:
                     stacklevel=2,
                 )
             return bool(trace.subset_annotations[subset])
-        if callable(self.on_missing):
+        if not isinstance(self.on_missing, str):
             return bool(self.on_missing(trace, kept))
         if self.on_missing == "silver":
             return Silver()(trace, kept)
@@ -216,8 +216,8 @@ def member_verdicts(
     Returns:
         1 for right, 0 for wrong, -1 where a stored judgement is missing; the empty output is right.
     """
-    if hasattr(annotator, "members"):
-        verdicts = annotator.members(trace, family).astype(np.int8)
+    if (members := getattr(annotator, "members", None)) is not None:
+        verdicts = members(trace, family).astype(np.int8)
     else:
         verdicts = np.empty(family.num_members, np.int8)
         sizes = family.sizes().tolist()
@@ -246,8 +246,8 @@ def first_wrong(annotator: Annotator, trace: ReasoningTrace, family: NestedFamil
     Returns:
         The number of the member, or ``None`` if none is wrong.
     """
-    if hasattr(annotator, "members"):
-        wrong = np.flatnonzero(annotator.members(trace, family)[1:] == 0)
+    if (members := getattr(annotator, "members", None)) is not None:
+        wrong = np.flatnonzero(members(trace, family)[1:] == 0)
         return int(wrong[0]) + 1 if wrong.size else None
     sizes = family.sizes().tolist()
     for index in range(1, family.num_members):

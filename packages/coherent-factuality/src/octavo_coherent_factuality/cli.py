@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     help="Keep the steps of an answer that are safe, with a guarantee: conformal filtering over a deducibility graph.",
 )
 add_report_commands(app, "octavo_coherent_factuality")
@@ -339,7 +340,7 @@ def make_traces(
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
+def _plain_warnings() -> Generator[None, None, None]:
     """Print warnings as one line each on standard error, without file names."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -459,10 +460,10 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     if not path.is_file():
         raise MissingFileError(f"no file at {str(path)!r}; give a JSONL file with one question a line")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{str(path)!r} is not UTF-8 text: {error}") from error
-    return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
 def _json_line(line: str, number: int, path: Path) -> dict[str, Any]:

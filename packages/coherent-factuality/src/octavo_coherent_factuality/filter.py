@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from octavo_core.errors import InvalidStateError, InvalidValueError
@@ -23,6 +23,8 @@ from octavo_coherent_factuality.scorers import FrequencyScorer, Scorer
 from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = ["ConformalFilter", "FilterMetrics", "FilteredOutput", "SplitConformalFilter", "TieRule"]
+
+Fitted = TypeVar("Fitted", bound="ConformalFilter")
 
 TieRule = Literal["jitter", "strict", "randomized"]
 """How equal risks are told apart; see :class:`SplitConformalFilter`."""
@@ -136,7 +138,7 @@ class ConformalFilter(BaseEstimator):
         """The event that the guarantee is about."""
         return self.method.calibration_annotator.event
 
-    def fit(self, X: Sequence[ReasoningTrace], y: Any = None) -> ConformalFilter:
+    def fit(self: Fitted, X: Sequence[ReasoningTrace], y: Any = None) -> Fitted:
         """Calibrate on annotated traces.
 
         Args:

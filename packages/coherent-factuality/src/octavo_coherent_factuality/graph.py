@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,9 @@ class DeducibilityGraph:
             dropped = [(int(claims[loop]), int(premises[loop])) for loop in loops]
             claims, premises = np.delete(claims, loops), np.delete(premises, loops)
         # One integer per edge sorts several times faster than two columns.
-        edges = _sorted_unique(claims * num_claims + premises)
+        edges = claims * num_claims + premises
+        if (edges[1:] <= edges[:-1]).any():
+            edges = _sorted_unique(edges)
         claims, premises = np.divmod(edges, max(num_claims, 1))
         try:
             return cls(*_csr(num_claims, claims, premises), dropped_edges=tuple(dropped))
@@ -267,8 +270,13 @@ class DeducibilityGraph:
     @cached_property
     def child_lists(self) -> tuple[Int64[np.ndarray, " claims_and_one"], Int64[np.ndarray, " edges"]]:
         """Row pointers and claims of the reversed graph: who relies directly on a claim."""
-        edges = np.sort(self.indices * self.num_claims + self.edge_claims)
-        return _pointers(self.num_claims, self.indices), edges % max(self.num_claims, 1)
+        if self.num_edges < _WIDE_GRAPH:
+            edges = np.sort(self.indices * self.num_claims + self.edge_claims)
+            return _pointers(self.num_claims, self.indices), edges % max(self.num_claims, 1)
+        # Counting instead of sorting: linear in the number of edges.
+        shape = (self.num_claims, self.num_claims)
+        columns = csr_array((np.ones(self.num_edges, np.int8), self.indices, self.indptr), shape=shape).tocsc()
+        return columns.indptr.astype(np.int64), columns.indices.astype(np.int64)
 
     def parents(self, claim: int) -> list[int]:
         """Return the direct premises of a claim, in rising order.
@@ -455,13 +463,13 @@ class DeducibilityGraph:
             MissingDependencyError: If torch-geometric is not installed.
         """
         try:
-            from torch_geometric.data import Data
+            data = importlib.import_module("torch_geometric.data")
         except ImportError as error:
             raise MissingDependencyError.for_extra("torch_geometric", "octavo-coherent-factuality", "pyg") from error
         import torch
 
         edges = torch.tensor(np.stack([self.indices, self.edge_claims]))
-        return Data(edge_index=edges, num_nodes=self.num_claims)
+        return data.Data(edge_index=edges, num_nodes=self.num_claims)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -489,7 +497,7 @@ class _Levels:
     def running_max(self, values: np.ndarray) -> np.ndarray:
         result = np.array(values, np.float64)
         bounds = self.level_ends.tolist()
-        for start, stop in itertools.pairwise(bounds):
+        for start, stop in itertools.pairwise(bounds[1:]):
             claims = self.claims[start:stop]
             edges = self.edge_ends[start : stop + 1]
             above = np.maximum.reduceat(result[self.premises[edges[0] : edges[-1]]], edges[:-1] - edges[0])

@@ -55,7 +55,7 @@ class GroupConformalFilter(ConformalFilter):
         seed: int = 0,
     ) -> None:
         super().__init__(0.1, scorer=scorer, family=family, annotator=annotator, seed=seed)
-        self.alpha = alpha  # ty: ignore[invalid-assignment]
+        self.alpha = alpha
         self.group_by = group_by
         self.unseen = unseen
 

@@ -46,7 +46,7 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
     if not file.is_file():
         raise MissingFileError(f"no file at {str(file)!r}; give a JSONL file with one trace a line")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{str(file)!r} is not UTF-8 text: {error}") from error
     if file.suffix == ".json":
@@ -58,7 +58,7 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
     else:
         numbered = [
             (f"line {number} of {str(file)!r}", _loads(line, f"line {number} of {str(file)!r}"))
-            for number, line in enumerate(text.splitlines(), start=1)
+            for number, line in enumerate(text.split("\n"), start=1)  # splitlines would cut at U+2028 too
             if line.strip()
         ]
     traces = []
@@ -130,8 +130,9 @@ def trace_from_json(entry: Any, *, repair: Repair = "error") -> ReasoningTrace:
             ``group`` and ``subset_annotations``. A claim is a text or an object with ``text``, ``factual`` (true,
             false, 0, 1, "Y", "N" or null) and its scores, either under ``scores`` or as plain fields such as
             ``frequency``. In place of ``parents`` there may be ``matrix`` or ``dep_graph``, in which row j, column i
-            says that claim j relies on claim i. Without any, claims stand alone. Subsets are lists of kept indices, 0/1 vectors or bit masks under
-            ``coherent`` and ``not_coherent``, or a list of ``{"kept": [...], "coherent": true}``.
+            says that claim j relies on claim i. Without any, claims stand alone. Subsets are bit masks or lists of
+            kept indices under ``coherent`` and ``not_coherent``, 0/1 vectors under ``Y`` and ``N``, or a list of
+            ``{"kept": [...], "coherent": true}``.
         repair: What to do with a cyclic graph.
 
     Returns:
@@ -172,7 +173,7 @@ def trace_from_json(entry: Any, *, repair: Repair = "error") -> ReasoningTrace:
 
 def _claim(claim: Any, index: int) -> Claim:
     if isinstance(claim, str):
-        return Claim(claim)
+        return Claim(_text(claim, f"claim {index}"))
     if not isinstance(claim, Mapping):
         raise InvalidTypeError(f"claim {index} is a {type(claim).__name__}; give a text or an object")
     listed = claim.get("scores") or {}
@@ -207,7 +208,8 @@ def _truth(value: Any, where: str) -> bool | None:
 def _text(value: Any, where: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidTypeError(f"{where} is a {type(value).__name__}; give a text")
-    return value
+    # Half of a surrogate pair is valid JSON, but no file can hold it.
+    return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
 
 
 def _subsets(value: Any, num_claims: int) -> dict[frozenset[int], bool]:

@@ -159,9 +159,8 @@ def train_scorer(
     generator = torch.Generator().manual_seed(seed)
     # Layers that do not initialise themselves: that would draw from the global generator.
     skip_init = torch.nn.utils.skip_init
-    network = torch.nn.Sequential(
-        skip_init(torch.nn.Linear, features.shape[1], hidden), torch.nn.Tanh(), skip_init(torch.nn.Linear, hidden, 1)
-    )
+    first, second = skip_init(torch.nn.Linear, features.shape[1], hidden), skip_init(torch.nn.Linear, hidden, 1)
+    network = torch.nn.Sequential(first, torch.nn.Tanh(), second)
     with torch.no_grad():
         for parameter in network.parameters():
             width = 1.0 / math.sqrt(parameter.shape[-1])
@@ -179,10 +178,9 @@ def train_scorer(
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         progress("training the scorer", (step + 1) / steps)
-    first, second = network[0], network[2]
     layers = (first.weight, first.bias, second.weight, second.bias)
-    weights = tuple(layer.detach().cpu().numpy().astype(np.float64) for layer in layers)
-    return LearnedScorer(tuple(scores), mean, scale, weights)  # ty: ignore[invalid-argument-type]
+    w1, b1, w2, b2 = (layer.detach().cpu().numpy().astype(np.float64) for layer in layers)
+    return LearnedScorer(tuple(scores), mean, scale, (w1, b1, w2, b2))
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,8 @@ class _Batch:
             position[members] = np.arange(len(members))
             edges = depth[claims] == value
             arrays = (members, position[claims[edges]], premises[edges])
-            levels.append(tuple(torch.tensor(array, device=device) for array in arrays))
+            first, second, third = (torch.tensor(array, device=device) for array in arrays)
+            levels.append((first, second, third))
         owner = np.repeat(np.arange(len(traces)), np.diff(offsets))
         return cls(
             torch.tensor(owner, device=device),

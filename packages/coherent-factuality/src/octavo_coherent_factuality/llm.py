@@ -120,25 +120,24 @@ class OpenAICompatible:
 
         problem: Exception | str = "no attempt was made"
         for _ in range(self.max_retries + 1):
-            options: dict[str, Any] = {}
+            request: dict[str, Any] = {
+                "model": self.model,
+                "messages": [dict(message) for message in messages],
+                "temperature": temperature,
+                "max_tokens": max_tokens,
+                "seed": sample,
+            }
             if schema is not None and self.structured:
                 form = {"name": "answer", "schema": dict(schema), "strict": True}
-                options["response_format"] = {"type": "json_schema", "json_schema": form}
+                request["response_format"] = {"type": "json_schema", "json_schema": form}
             try:
-                answer = self._client.chat.completions.create(
-                    model=self.model,
-                    messages=[dict(message) for message in messages],  # ty: ignore[invalid-argument-type]
-                    temperature=temperature,
-                    max_tokens=max_tokens,
-                    seed=sample,
-                    **options,
-                )
+                answer = self._client.chat.completions.create(**request)
                 text = answer.choices[0].message.content
                 if text:
                     return text
                 problem = "an answer without text"
             except openai.BadRequestError as error:
-                if not options:
+                if "response_format" not in request:
                     raise InvalidStateError(f"the server refused the request: {error}") from error
                 self.structured = False
                 problem = error
@@ -223,7 +222,7 @@ class TransformersLLM:
         schema: Mapping[str, Any] | None = None,
         first_sample: int = 0,
     ) -> list[str]:
-        """Generate several answers as one batch.
+        """Generate several answers: as one batch on an accelerator, one by one on a CPU, where that is faster.
 
         Args:
             messages: The conversation.
@@ -231,13 +230,20 @@ class TransformersLLM:
             temperature: Sampling temperature.
             max_tokens: Longest answer.
             schema: Not enforced.
-            first_sample: Seed of the batch.
+            first_sample: Number of the first draw, and its seed.
 
         Returns:
             The texts.
         """
         import torch
 
+        if count > 1 and self._model.device.type == "cpu":
+            return [
+                self.complete(
+                    messages, temperature=temperature, max_tokens=max_tokens, schema=schema, sample=first_sample + draw
+                )
+                for draw in range(count)
+            ]
         with self._lock, torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.manual_seed(first_sample)
             inputs = self._tokenizer.apply_chat_template(
@@ -368,7 +374,7 @@ class ReplayLLM:
         if not file.is_file():
             raise MissingFileError(f"no recording at {str(file)!r}; make one with CachedLLM.export")
         try:
-            entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            entries = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
             self._answers = {entry["key"]: str(entry["answer"]) for entry in entries}
             names = {entry["request"]["model"] for entry in entries}
         except (ValueError, KeyError, TypeError) as error:

@@ -286,8 +286,8 @@ class ReasoningPipeline:
 
     def _alternatives(self, question: str) -> list[str]:
         prompt = _answer_prompt(question)
-        if hasattr(self.llm, "complete_many"):
-            return self.llm.complete_many(
+        if (complete_many := getattr(self.llm, "complete_many", None)) is not None:
+            return complete_many(
                 prompt, self.num_samples, temperature=self.temperature, max_tokens=self.max_tokens, first_sample=1
             )
         return [
@@ -421,7 +421,7 @@ def _finished(path: Path) -> dict[tuple[str | None, str], ReasoningTrace]:
     if len(whole) < len(content):
         with path.open("r+b") as file:
             file.truncate(len(whole))
-    for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
+    for number, line in enumerate(whole.decode("utf-8").split("\n")[:-1], start=1):
         try:
             trace = trace_from_json(json.loads(line))
         except (ValueError, TypeError) as error:

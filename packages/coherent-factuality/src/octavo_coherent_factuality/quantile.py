@@ -147,6 +147,9 @@ def coverage_law(n: int, alpha: AlphaLike) -> CoverageLaw:
     Args:
         n: Number of calibration traces.
         alpha: Error level.
+
+    Returns:
+        The law.
     """
     return CoverageLaw(n, quantile_rank(n, alpha))
 

@@ -248,5 +248,8 @@ def lowest_risk(scorer: Scorer) -> float:
 
     Args:
         scorer: The scorer.
+
+    Returns:
+        The risk.
     """
     return float(getattr(scorer, "lowest", 0.0))

@@ -45,9 +45,13 @@ class Claim:
         for name, score in self.scores.items():
             if isinstance(score, bool | str | bytes) or not hasattr(score, "__float__"):
                 raise InvalidTypeError(f"score {name!r} is {score!r}; give a number")
-            if not math.isfinite(float(score)):
-                raise InvalidValueError(f"score {name!r} of claim {self.text!r} is {score}; scores must be finite")
-            scores[name] = float(score)
+            try:
+                number = float(score)
+            except OverflowError:
+                number = math.inf
+            if not math.isfinite(number):
+                raise InvalidValueError(f"score {name!r} of claim {self.text!r} is {number}; scores must be finite")
+            scores[name] = number
         object.__setattr__(self, "scores", MappingProxyType(scores))
         if self.factual is not None:
             if isinstance(self.factual, str | float) or self.factual not in (0, 1):

@@ -118,9 +118,10 @@ def cheapest_verification(
         if wrong:
             raise InvalidValueError(f"target {wrong[0]} is out of range; there are {size} claims, from 0")
         return _plan(trace, safe, prices, np.where(np.isin(np.arange(size), list(targets)), math.inf, 0.0))
-    if not 0 < keep_fraction <= 1:
+    share = float(keep_fraction or 0.0)
+    if not 0 < share <= 1:
         raise InvalidValueError(f"keep_fraction={keep_fraction} is out of range; give a share in (0, 1]")
-    needed = math.ceil(keep_fraction * size - 1e-9)
+    needed = math.ceil(share * size - 1e-9)
     low, high = _plan(trace, safe, prices, np.full(size, 1e-9)), _plan(trace, safe, prices, np.full(size, math.inf))
     if len(low.kept) >= needed:
         return low
