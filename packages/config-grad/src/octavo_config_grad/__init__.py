@@ -6,6 +6,7 @@ ICLR 2025, arXiv 2408.11104.
 
 from octavo_config_grad.aggregators import Aggregator, ConFIG, LossRatio
 from octavo_config_grad.baselines import IMTLG, MGDA, PCGrad, Sum
+from octavo_config_grad.diagnostics import ConflictLog
 from octavo_config_grad.gradients import per_loss_gradients
 from octavo_config_grad.gramian import gramian, weighted_sum
 from octavo_config_grad.info import UpdateInfo, update_info
@@ -22,6 +23,7 @@ __all__ = [
     "Aggregator",
     "ConFIG",
     "ConFIGOptimizer",
+    "ConflictLog",
     "LossRatio",
     "MConFIG",
     "PCGrad",
