@@ -86,7 +86,7 @@ def run(
             "plain ConFIG's error as a share of Adam's, equal backward passes",
             _geometric_mean(errors["config"] / errors["adam"][:_CONFIG_SEEDS]),
             spread=_range(errors["config"] / errors["adam"][:_CONFIG_SEEDS]),
-            note=f"{_CONFIG_SEEDS} seeds; no target: the reference operators gave 0.82, within the spread of their seeds",
+            note=f"{_CONFIG_SEEDS} seeds; no target: the reference operators gave 0.82, within their spread",
         )
     _attach_figures(report, {method: results[method, seed] for method in seeds_of})
     return report.finish()
