@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -285,3 +286,30 @@ def test_assets_convert_prints_the_folder(capsys: Capture, tmp_path: Path, monke
     (folder / "config.json").write_text("{}")
     assert main(["assets", "convert", "smollm2"]) == 0
     assert capsys.readouterr().out == f"{folder}\n"
+
+
+NOISY = """
+    import ctypes, os
+
+    from octavo_core.report import Report
+
+    def run(*, quick, seed, device, progress):
+        print("from Python")
+        os.write(1, b"from the descriptor\\n")
+        ctypes.CDLL(None).printf(b"from C, buffered\\n")
+        report = Report({slug!r}, "demo", seed=seed)
+        report.add("speed", "Time of a step", 1.0, "ms", peer="peer 1.0", peer_value=3.0, target={target!r})
+        return report
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="reaches the C library by POSIX means")
+def test_what_a_method_prints_does_not_mix_with_the_json(
+    add_method: AddMethod, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add_method("alpha", demo=NOISY)
+    assert main(["demo", "alpha", "--json", "--quiet"]) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["method"] == "alpha"
+    for line in ("from Python", "from the descriptor", "from C, buffered"):
+        assert line in captured.err

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import json
+import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated
 
@@ -95,7 +99,7 @@ def run_report(package: str, kind: str, *, quick: bool, device: str, seed: int, 
         raise InvalidStateError(
             f"{package} has no {kind}; update it with: pip install -U {_dashed(package)}"
         ) from error
-    with console_progress(quiet=quiet) as progress:
+    with _stdout_to_stderr(), console_progress(quiet=quiet) as progress:
         report: Report = module.run(quick=quick, seed=seed, device=device, progress=progress)
     return report.finish()
 
@@ -166,3 +170,26 @@ def _run_and_exit(
 
 def _dashed(package: str) -> str:
     return package.replace("_", "-")
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Generator[None]:
+    """Send what a method and the native libraries below it print to standard error: stdout is for the result.
+
+    Libraries such as MKL write to the descriptor, past ``sys.stdout``, so the descriptor itself is turned.
+    """
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).fflush(None)  # what C holds back must not come out after the turn back
+        os.dup2(kept, 1)
+        os.close(kept)
