@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo_core.errors import InvalidValueError
+
 from octavo_coherent_factuality.equations import EquationChecker, Verdict
 from octavo_coherent_factuality.trace import ReasoningTrace
 
@@ -50,7 +52,12 @@ def annotate_arithmetic(
 
     Returns:
         The traces; claims that could not be decided keep what they had.
+
+    Raises:
+        InvalidValueError: If the time limit is not positive.
     """
+    if not time_limit > 0:
+        raise InvalidValueError(f"time_limit={time_limit} is out of range; give seconds above 0")
     annotated = []
     with EquationChecker(time_limit) as checker:
         for trace in traces:

@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 from octavo_core.bench import compare, fit_power_law, speed_row, time_call
+from octavo_core.device import resolve_device
 from octavo_core.progress import ProgressCallback, no_progress
 from octavo_core.report import Report
 
@@ -28,12 +29,13 @@ def run(
     Args:
         quick: Fewer repetitions; the sizes stay.
         seed: Seed of the data.
-        device: Not used; everything runs on the CPU.
+        device: Checked, but everything runs on the CPU.
         progress: Called with what is done.
 
     Returns:
         The report.
     """
+    resolve_device(device)
     report = Report(
         "coherent-factuality",
         "bench",

@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from octavo_core.assets import cache_folder, is_installed
@@ -26,6 +27,9 @@ from octavo_coherent_factuality.outcomes import OutcomeTable, jitter
 from octavo_coherent_factuality.quantile import coverage_law
 from octavo_coherent_factuality.render import plot_curves, trace_page
 from octavo_coherent_factuality.trace import ReasoningTrace
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["WORD_PROBLEMS", "run"]
 
@@ -56,6 +60,7 @@ def run(
     Returns:
         The report.
     """
+    chosen = resolve_device(device)
     report = Report(
         "coherent-factuality",
         "demo",
@@ -86,7 +91,7 @@ def run(
     _labels(report, traces[: 15 if quick else 150], progress)
     _page_and_figure(report, traces, tables, numbers, seed)
     if not quick:
-        _learned(report, seed, device, progress)
+        _learned(report, seed, chosen, progress)
         _live(report, seed, progress)
     return report.finish()
 
@@ -203,16 +208,14 @@ def _page_and_figure(
     report.attach("calibration.png", plot_curves(curves))
 
 
-def _learned(report: Report, seed: int, device: str, progress: ProgressCallback) -> None:
+def _learned(report: Report, seed: int, device: torch.device, progress: ProgressCallback) -> None:
     from octavo_coherent_factuality.learned import train_scorer
 
     # Traces of their own: those of the study must not have been seen in training.
     training = generate_traces(400, seed=seed + 1_000_001)
     fresh = generate_traces(1500, seed=seed + 2_000_003)
     with num_threads(1):
-        scorer = train_scorer(
-            training, alpha=0.05, steps=200, seed=seed, device=resolve_device(device), progress=progress
-        )
+        scorer = train_scorer(training, alpha=0.05, steps=200, seed=seed, device=device, progress=progress)
     numbers = jitter(fresh, seed, "calibration")
     points = {
         name: curve_of_table(

@@ -221,9 +221,13 @@ class _Batch:
         count = len(self.sizes)
         # Soft minimum over false claims; traces without any stay at a ceiling above all.
         ceiling = entry.detach().max() + scale
-        shifted = torch.where(wrong, torch.exp((ceiling - entry) / temperature), 0.0)
-        total = torch.zeros(count, device=risks.device).scatter_add(0, self.owner, shifted)
-        scores = torch.where(total > 0, ceiling - temperature * torch.log(total.clamp_min(1e-30)), ceiling)
+        false, owner = -entry[wrong] / temperature, self.owner[wrong]
+        peak = torch.full((count,), -torch.inf, device=risks.device).scatter_reduce(0, owner, false.detach(), "amax")
+        has_false = peak.isfinite()
+        peak = torch.where(has_false, peak, 0.0)
+        # Shifted by the largest exponent: an outlier among the risks would overflow single precision.
+        total = torch.zeros(count, device=risks.device).scatter_add(0, owner, torch.exp(false - peak[owner]))
+        scores = torch.where(has_false, -temperature * (peak + torch.log(torch.where(has_false, total, 1.0))), ceiling)
         # A bell of weights over the ranks around the quantile.
         ordered = scores.sort(descending=True).values
         ranks = torch.arange(1, count + 1, device=risks.device)

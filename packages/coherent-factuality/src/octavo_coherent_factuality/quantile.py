@@ -40,7 +40,9 @@ def exact_alpha(alpha: AlphaLike, name: str = "alpha") -> Fraction:
         InvalidValueError: If it is not strictly between 0 and 1.
         InvalidTypeError: If it is not a number.
     """
-    if isinstance(alpha, np.generic):
+    if isinstance(alpha, np.floating):
+        alpha = str(alpha)  # np.float32(0.7) means 0.7, not the nearest double to it
+    elif isinstance(alpha, np.generic):
         alpha = alpha.item()
     if isinstance(alpha, bool) or not isinstance(alpha, float | int | str | Fraction | Decimal):
         raise InvalidTypeError(f"{name}={alpha!r} is not a number; give an error level such as 0.1")
