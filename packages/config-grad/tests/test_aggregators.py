@@ -9,7 +9,7 @@ from octavo_config_grad.aggregators import Aggregator, ConFIG, LossRatio
 from octavo_config_grad.baselines import IMTLG, MGDA, PCGrad, Sum
 from octavo_config_grad.gramian import gramian, weighted_sum
 from octavo_config_grad.update import config_update, config_weights
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
 BUILDERS = {
     "config": ConFIG,
@@ -240,3 +240,46 @@ class TestLossRatio:
         for options in ({"floor": 0.0}, {"floor": 1.5}, {"exponent": -1.0}):
             with pytest.raises(InvalidValueError, match="floor"):
                 LossRatio(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: ConFIG(rtol="x"), InvalidTypeError, "rtol='x' is a str; give a number"),
+        (lambda: ConFIG(rtol=2.0), InvalidValueError, r"rtol=2.0 must lie in \[0, 1\)"),
+        (lambda: ConFIG(direction_weights="ab"), InvalidTypeError, "direction_weights='ab' is a str; give one number"),
+        (lambda: ConFIG(direction_weights=["a", "b"]), InvalidTypeError, "direction_weights=.* is a list; give one"),
+        (lambda: PCGrad(seed="x"), InvalidTypeError, "seed='x' is a str, not an integer"),
+    ],
+)
+def test_options_of_other_types_are_refused_when_the_aggregator_is_made(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_weight_function_must_return_numbers():
+    with pytest.raises(InvalidTypeError, match="direction_weights='ab' is a str"):
+        ConFIG(direction_weights=lambda gramian, losses: "ab")(torch.eye(2))
+
+
+OVERFLOWING = torch.tensor([[3e38, 0.0], [3e38, 1e38]])
+
+
+@pytest.mark.parametrize("form", [torch.Tensor.clone, list, lambda rows: [[row[:1], row[1:]] for row in rows]])
+def test_an_update_that_overflows_is_held_to_the_policy(form):
+    gradients = form(OVERFLOWING)
+    with pytest.raises(InvalidValueError, match="combined update is not finite although every gradient is"):
+        config_update(gradients)
+    with pytest.raises(InvalidValueError, match="combined update is not finite"):
+        ConFIG()(gradients)
+    update, info = ConFIG(nonfinite="skip").aggregate(gradients)
+    assert info.skipped
+    assert not any(part.any() for part in (update if isinstance(update, list) else [update]))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 6e4), (torch.float32, 3e38), (torch.float64, 1.5e308)])
+def test_updates_up_to_the_largest_number_are_returned(dtype, size):
+    spread = torch.eye(2, dtype=dtype) * size  # the update is as long as both together, but no number of it too large
+    assert bool(config_update(spread * 0.9).isfinite().all())
+    with pytest.raises(InvalidValueError, match="combined update is not finite"):
+        config_update(torch.tensor([[1.0, 0.0], [1.0, 0.3]], dtype=dtype) * size)

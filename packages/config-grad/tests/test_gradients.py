@@ -204,7 +204,7 @@ X = torch.ones(3, requires_grad=True)
         (lambda: [X.sum(), torch.ones(())], InvalidValueError, "loss 1 has no graph"),
         (lambda: [X.sum(), X.sum().to(torch.complex64)], InvalidTypeError, "loss 1 has dtype torch.complex64"),
         (lambda: [X.sum(), lambda: 3.0], InvalidTypeError, "loss 1 is a float"),
-        (lambda: [X.sum()] * 3, InvalidValueError, "all 3 losses are the same object"),
+        (lambda: [X.sum()] * 3, InvalidValueError, "numbers 0 and 1 are the same object"),
     ],
 )
 def test_bad_losses_are_refused_by_index(losses, error, message):
@@ -246,3 +246,23 @@ def test_bad_parameters_are_refused():
         per_loss_gradients([X.sum()], [])
     with pytest.raises(InvalidValueError, match=r"parameter 1 of shape \(2,\) does not require gradients"):
         per_loss_gradients([X.sum()], [X, torch.ones(2)])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (lambda net: net, r"parameters is a Sequential: give its parameters\(\)"),
+        (lambda net: net[0].weight, "parameters is a Parameter: give a list of tensors"),
+        (lambda net: 5, "parameters is a int: give a list of tensors"),
+        (lambda net: net.named_parameters(), "parameter 0 is a tuple: give tensors"),
+    ],
+)
+def test_what_is_no_list_of_parameters_is_named(network, points, parameters, message):
+    with pytest.raises(InvalidTypeError, match=message):
+        per_loss_gradients(losses_of(network, points), parameters(network))
+
+
+def test_sparse_gradients_are_named():
+    embedding = nn.Embedding(5, 3, sparse=True)
+    with pytest.raises(InvalidTypeError, match="is sparse; set sparse=False on the embedding"):
+        per_loss_gradients([embedding(torch.tensor([1])).sum()], embedding.parameters())

@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo_config_grad.gramian import accumulation_dtype, gramian, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import accumulation, gramian, scaled_gramian, weighted_sum
+from octavo_config_grad.update import config_update
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -168,8 +169,8 @@ def test_float64_accumulation_survives_cancellation_across_chunks(dtype):
 def test_accumulation_follows_the_cancellation():
     base = torch.tensor([1.0, 2.0], dtype=torch.float64)
     alpha = torch.ones(2, dtype=torch.float64)
-    assert accumulation_dtype(gramian(torch.stack([base, -base * 0.5])), alpha) is None
-    assert accumulation_dtype(gramian(torch.stack([base, -base * 0.999])), alpha) == torch.float64
+    assert accumulation(gramian(torch.stack([base, -base * 0.5])), alpha)[0] is None
+    assert accumulation(gramian(torch.stack([base, -base * 0.999])), alpha)[0] == torch.float64
 
 
 def test_a_loss_with_coefficient_zero_is_not_read():
@@ -266,3 +267,18 @@ def test_twenty_million_parameters_are_right_within_64_mib_of_extra_memory():
     result = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) <= 64.0
+
+
+@pytest.mark.parametrize(
+    ("gradients", "message"),
+    [
+        (None, "gradients is a NoneType: give a matrix"),
+        ((row for row in torch.eye(2)), "gradients is a generator: give a matrix"),
+        ("ab", "gradients is a str: give a matrix"),
+        ({0: torch.ones(2)}, "gradients is a dict: give a matrix"),
+        ([[torch.ones(2)], iter([torch.ones(2)])], "the gradient of loss 1 is a list_iterator: give a list"),
+    ],
+)
+def test_what_is_no_gradient_is_named(gradients, message):
+    with pytest.raises(InvalidTypeError, match=message):
+        config_update(gradients)

@@ -23,7 +23,6 @@ BY_HAND = {
     "geometric": 4 * 0.875,
     "harmonic": 3 / (1 + 1 / 4 + 1 / 16) * 0.875,
     1: 4 * 0.875,
-    -1: 16 * 0.875,
     "inverse_min": 14.0,
     "inverse_max": 16 * 14.0,
     "inverse_mean": 7 * 14.0,
@@ -32,7 +31,7 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("model", [*LENGTH_MODELS, 1, -1])
+@pytest.mark.parametrize("model", [*LENGTH_MODELS, 1])
 def test_lengths_by_hand(model):
     assert update_length(model, NORMS, COSINES) == pytest.approx(BY_HAND[model], rel=1e-14)
 
@@ -100,6 +99,17 @@ def test_a_function_must_return_a_finite_number(returned):
 def test_unknown_names_are_refused_when_the_aggregator_is_made(model):
     with pytest.raises(InvalidValueError, match="unknown length model"):
         ConFIG(length=model)
+
+
+def test_a_negative_index_is_refused_when_the_aggregator_is_made():
+    with pytest.raises(InvalidValueError, match="length=-1 tracks a loss that does not exist: use 0 or more"):
+        ConFIG(length=-1)
+
+
+@pytest.mark.parametrize("returned", ["5", "abc", None, True, torch.ones(2)])
+def test_a_function_must_return_a_number(returned):
+    with pytest.raises(InvalidTypeError, match="the length function returned .*; it must return a finite number"):
+        update_length(lambda norms, cosines: returned, NORMS, COSINES)
 
 
 @pytest.mark.parametrize("model", [True, 1.5, None, ["min"]])

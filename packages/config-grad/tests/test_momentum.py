@@ -444,9 +444,21 @@ def test_loss_ratio_weights_work_with_momenta():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"num_losses": 0}, InvalidValueError, "at least one loss"),
+        ({"num_losses": 0}, InvalidValueError, "num_losses=0 is out of range; give at least 1"),
         ({"num_losses": 1.5}, InvalidTypeError, "num_losses.*not an integer"),
         ({"num_losses": True}, InvalidTypeError, "num_losses.*not an integer"),
+        ({"num_losses": -1}, InvalidValueError, "num_losses=-1 is out of range; give at least 1"),
+        ({"lr": "0.1"}, InvalidTypeError, "lr='0.1' is a str; give a number"),
+        ({"lr": None}, InvalidTypeError, "lr=None is a NoneType"),
+        ({"lr": True}, InvalidTypeError, "lr=True is a bool"),
+        ({"eps": "x"}, InvalidTypeError, "eps='x' is a str"),
+        ({"weight_decay": "x"}, InvalidTypeError, "weight_decay='x' is a str"),
+        ({"betas": ("a", "b")}, InvalidTypeError, r"betas\[0\]='a' is a str"),
+        ({"seed": "x"}, InvalidTypeError, "seed='x' is a str, not an integer"),
+        ({"seed": 2**64}, InvalidValueError, "seed=18446744073709551616 is out of range"),
+        ({"recompute_every": "x"}, InvalidTypeError, "recompute_every='x' is a str, not an integer"),
+        ({"recompute_every": 1.5}, InvalidTypeError, "recompute_every=1.5 is a float, not an integer"),
+        ({"process_group": "x"}, InvalidTypeError, "process_group is a str"),
         ({"lr": -1.0}, InvalidValueError, "lr=-1.0"),
         ({"lr": math.nan}, InvalidValueError, "lr=nan"),
         ({"betas": (0.9, 1.0)}, InvalidValueError, "betas"),
@@ -454,7 +466,7 @@ def test_loss_ratio_weights_work_with_momenta():
         ({"eps": 0.0}, InvalidValueError, "eps=0.0"),
         ({"weight_decay": -0.1}, InvalidValueError, "weight_decay=-0.1"),
         ({"updates_per_step": 0}, InvalidValueError, "updates_per_step=0"),
-        ({"updates_per_step": 4}, InvalidValueError, "updates_per_step.*4 is out of range"),
+        ({"updates_per_step": 4}, InvalidValueError, "updates_per_step=4 is out of range; give 1 to 3"),
         ({"select": "best"}, InvalidValueError, "select='best' is unknown"),
         ({"select": 3}, InvalidTypeError, "select is a int"),
         ({"second_moment": "none"}, InvalidValueError, "second_moment='none' is unknown"),
@@ -492,7 +504,8 @@ def test_bad_options_are_named(options, error, message):
         (lambda p: {1: p[0] * 2}, InvalidValueError, r"loss 1 has shape \(3, 2\); give a scalar"),
         (lambda p: {1: quadratic(p, 0).detach()}, InvalidValueError, "loss 1 has no graph"),
         (lambda p: {2: quadratic(p, 0) * 1j}, InvalidTypeError, "loss 2 has dtype torch.complex128"),
-        (lambda p: [quadratic(p, 0)] * 3, InvalidValueError, "all 3 losses are the same object"),
+        (lambda p: [quadratic(p, 0)] * 3, InvalidValueError, "of 3 losses, numbers 0 and 1 are the same object"),
+        (lambda p: twice(quadratic(p, 0), quadratic(p, 1)), InvalidValueError, "numbers 0 and 2 are the same object"),
     ],
 )
 def test_bad_losses_are_named(make_losses, error, message):
@@ -501,6 +514,75 @@ def test_bad_losses_are_named(make_losses, error, message):
     with pytest.raises(error, match=message):
         optimizer.step(make_losses(parameters))
     assert optimizer.loss_steps == (0, 0, 0)
+
+
+def twice(first, second):
+    return [first, second, first]
+
+
+def test_tensors_as_learning_rates_are_accepted():
+    parameters = make_parameters()
+    run(MConFIG(parameters, 1, lr=torch.tensor(0.1), eps=np.float64(1e-8)), parameters, 2)
+
+
+@pytest.mark.parametrize("by", ["autograd", "backward"])
+def test_sparse_gradients_are_named(by):
+    embedding = torch.nn.Embedding(5, 3, sparse=True)
+    optimizer = MConFIG(embedding.parameters(), 1, gradients_by=by)
+    with pytest.raises(InvalidTypeError, match=r"loss 0 for a parameter of shape \(5, 3\) is sparse; set sparse=False"):
+        optimizer.step(embedding(torch.tensor([1])).sum())
+    assert optimizer.loss_steps == (0,)
+
+
+def test_what_is_no_scaler_is_named():
+    parameters = make_parameters()
+    optimizer = MConFIG(parameters, 1)
+    with pytest.raises(InvalidTypeError, match=r"scaler is a str; give a torch.amp.GradScaler"):
+        optimizer.step(quadratic(parameters, 0), scaler="x")
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_gradient_that_would_overflow_the_update_leaves_everything_untouched(policy):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = MConFIG([parameter], 2, lr=0.1, nonfinite=policy)
+    rows = torch.tensor([[3e38, 0.0], [3e38, 1e38]])
+    optimizer.step([parameter[0], parameter[1]])
+    before, state = parameter.clone(), optimizer.state_dict()
+    losses = [(parameter * row).sum() for row in rows]
+    if policy == "raise":
+        with pytest.raises(InvalidValueError, match="gradient of loss 0 .* so large that the update may not be finite"):
+            optimizer.step(losses)
+    else:
+        optimizer.step(losses)
+    assert optimizer.skipped_steps == (policy == "skip")
+    assert torch.equal(parameter, before)
+    for name, moment in state["state"][0].items():
+        assert torch.equal(optimizer.state[parameter][name], moment)
+    optimizer.step([parameter[0], parameter[1]])
+    assert bool(parameter.isfinite().all())
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_update_that_a_length_function_lets_overflow_moves_no_parameter(policy):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    aggregator = ConFIG(length=lambda norms, cosines: 1e39)
+    optimizer = MConFIG([parameter], 2, lr=0.1, nonfinite=policy, aggregator=aggregator)
+    if policy == "raise":
+        with pytest.raises(InvalidValueError, match="combined update is not finite although every gradient is"):
+            optimizer.step([parameter[0], parameter[1]])
+    else:
+        optimizer.step([parameter[0], parameter[1]])
+        assert optimizer.last_info is None
+    assert optimizer.skipped_steps == (policy == "skip")
+    assert optimizer.steps == 0
+    assert not parameter.any()
+
+
+def test_large_gradients_in_float64_are_taken():
+    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = MConFIG([parameter], 2, lr=0.1)
+    optimizer.step([(parameter * 1e120)[0], (parameter * 1e120)[1]])
+    assert bool((parameter < 0.0).all())
 
 
 def test_loss_whose_graph_was_freed_is_named():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 
 import pytest
@@ -10,7 +11,7 @@ from octavo_config_grad.aggregators import ConFIG, LossRatio
 from octavo_config_grad.baselines import PCGrad
 from octavo_config_grad.momentum import MConFIG
 from octavo_core.checkpoint import load_checkpoint, save_checkpoint
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 
 def make_net(width=5):
@@ -174,3 +175,134 @@ def test_state_of_another_optimizer_is_refused():
     net = make_net()
     with pytest.raises(InvalidValueError, match="not the state of a MConFIG"):
         MConFIG(net.parameters(), 2).load_state_dict(torch.optim.Adam(net.parameters()).state_dict())
+
+
+def put(state, path, value):
+    """Set an entry deep in a state; Ellipsis deletes it."""
+    *way, last = path
+    for key in way:
+        state = state[key]
+    if value is ...:
+        del state[last]
+    else:
+        state[last] = value
+
+
+MOMENT = ("state", 0, "exp_avgs")
+OWN = ("num_losses", "second_moment", "step", "history", "since_recompute", "skipped_steps", "selector", "aggregator")
+DAMAGES = [
+    *[(("mconfig", name), ..., f"saved mconfig lacks {name}") for name in OWN],
+    *[(("mconfig", "history", name), ..., f"lacks {name}") for name in ("steps", "values", "gramian", "excluded")],
+    *[(("mconfig", "selector", name), ..., f"lacks {name}") for name in ("position", "count", "pending")],
+    *[(("param_groups", 0, name), ..., f"group 0 lacks {name}") for name in ("lr", "betas", "eps", "weight_decay")],
+    *[(("state", 1, name), ..., f"lacks {name}") for name in ("exp_avgs", "exp_avg_sq")],
+    (("mconfig",), None, "not the state of a MConFIG"),
+    (("state",), None, "not the state of an optimizer"),
+    (("param_groups",), "x", "not the state of an optimizer"),
+    (("param_groups", 0, "params"), None, "not the state of an optimizer"),
+    (("mconfig", "num_losses"), "x", "the saved num_losses='x' is a str, not an integer"),
+    (("mconfig", "step"), 1.5, "the saved step=1.5 is a float"),
+    (("mconfig", "step"), -1, "the saved step=-1 is out of range"),
+    (("mconfig", "since_recompute"), None, "the saved since_recompute=None"),
+    (("mconfig", "skipped_steps"), "0", "the saved skipped_steps='0'"),
+    (("mconfig", "history"), [], "saved history lacks steps"),
+    (("mconfig", "history", "steps"), [1, 2], "history.steps has 2 numbers, expected 3"),
+    (("mconfig", "history", "steps"), [1, 2, "x"], r"history.steps\[2\]='x' is a str"),
+    (("mconfig", "history", "steps"), 5, "history.steps is a int"),
+    (("mconfig", "history", "values"), [1.0, 2.0, 3.0], "history.values is list"),
+    (
+        ("mconfig", "history", "gramian"),
+        torch.eye(2).double(),
+        r"history.gramian has shape \(2, 2\), expected \(3, 3\)",
+    ),
+    (("mconfig", "history", "gramian"), torch.eye(3), "history.gramian is torch.float32"),
+    (("mconfig", "history", "gramian"), torch.full((3, 3), torch.nan).double(), "history.gramian holds NaN"),
+    (("mconfig", "history", "excluded"), [7], "history.excluded: index 7 is out of range"),
+    (("mconfig", "selector"), 5, "saved selector lacks kind"),
+    (("mconfig", "selector", "position"), "x", "selector.position='x' is a str"),
+    (("mconfig", "selector", "position"), 3, "selector.position=3 is out of range; give 0 to 2"),
+    (("mconfig", "selector", "count"), -1, "selector.count=-1"),
+    (("mconfig", "selector", "pending"), 5, "selector.pending is a int"),
+    (("mconfig", "selector", "pending"), [9], "selector.pending: index 9 is out of range"),
+    (("mconfig", "selector", "random_state"), torch.zeros(3), "selector.random_state is not that of a generator"),
+    (("mconfig", "selector", "random_state"), None, "selector.random_state is not that of a generator"),
+    (("mconfig", "aggregator"), 5, "saved state of the aggregator does not fit ConFIG"),
+    (("mconfig", "aggregator"), {"x": torch.zeros(1)}, "saved state of the aggregator does not fit ConFIG"),
+    (("param_groups", 0, "lr"), "0.1", "saved parameter group 0: lr='0.1' is a str"),
+    (("param_groups", 0, "lr"), -1.0, "saved parameter group 0: lr=-1.0"),
+    (("param_groups", 0, "betas"), (0.9, 1.5), r"saved parameter group 0: betas=\(0.9, 1.5\)"),
+    (("param_groups", 0, "eps"), 0.0, "saved parameter group 0: eps=0.0"),
+    ((*MOMENT,), [1.0, 2.0], "saved exp_avgs of parameter 0 of group 0 .* is list"),
+    ((*MOMENT,), torch.full((3, 5, 2), torch.nan), "saved exp_avgs of parameter 0 .* holds NaN"),
+    (("state", 0, "exp_avg_sq"), -torch.ones(5, 2), "an average of squares, is negative"),
+    ((*MOMENT,), torch.ones(3, 5, 2, dtype=torch.int64), "saved exp_avgs .* is torch.int64"),
+    (("state", 0), None, "saved state of parameter 0 of group 0 .* lacks exp_avgs"),
+    (("state", 4), {}, "moments of parameter 4, this optimizer parameters 0 to 3"),
+    (("state", -1), {}, "moments of parameter -1"),
+    (("state", "0"), {}, "moments of parameter '0'"),
+]
+
+
+def same_state(first, second):
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first.nan_to_num(), second.nan_to_num())
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same_state(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same_state, first, second))
+    return first == second
+
+
+@pytest.mark.parametrize(("path", "value", "message"), DAMAGES)
+def test_damaged_state_is_refused_and_nothing_changes(path, value, message):
+    net = make_net()
+    optimizer = MConFIG(net.parameters(), 3, lr=0.5)
+    train(net, optimizer, range(5))
+    before = optimizer.state_dict()
+    state = copy.deepcopy(saved())
+    put(state, path, value)
+    with pytest.raises((InvalidValueError, InvalidTypeError), match=message):
+        optimizer.load_state_dict(state)
+    assert same_state(optimizer.state_dict(), before)
+
+
+def test_betas_that_differ_between_saved_groups_are_refused():
+    net = make_net()
+    groups = [{"params": net[0].parameters()}, {"params": net[2].parameters()}]
+    optimizer = MConFIG(groups, 3)
+    state = optimizer.state_dict()
+    state["param_groups"][1]["betas"] = (0.5, 0.9)
+    with pytest.raises(InvalidValueError, match="betas differ"):
+        optimizer.load_state_dict(state)
+    state["param_groups"][0]["betas"] = [0.5, 0.9]  # as some formats store a tuple
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.9)
+
+
+class Refusing(Alternating):
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+        if self.calls == 7:
+            raise RuntimeError("seven")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        ({"aggregator": ConFIG}, {"aggregator": lambda: ConFIG(direction_weights=LossRatio())}, "the aggregator"),
+        ({"aggregator": lambda: ConFIG(direction_weights=LossRatio())}, {"aggregator": ConFIG}, "the aggregator"),
+        ({"select": Refusing}, {"select": Alternating}, r"selection function does not fit Refusing \(seven\)"),
+        ({"select": Alternating}, {"select": lambda: lambda count, m: [count % m]}, "saved selector lacks function"),
+    ],
+)
+def test_state_of_other_parts_is_refused_and_nothing_changes(ours, theirs, message):
+    states = []
+    for options, steps in ((ours, 5), (theirs, 7)):
+        net = make_net()
+        optimizer = MConFIG(net.parameters(), 3, **{name: make() for name, make in options.items()})
+        train(net, optimizer, range(steps))
+        states.append((optimizer, optimizer.state_dict()))
+    (optimizer, before), (_, other) = states
+    with pytest.raises(InvalidValueError, match=message):
+        optimizer.load_state_dict(other)
+    assert same_state(optimizer.state_dict(), before)

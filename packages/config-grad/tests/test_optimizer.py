@@ -128,6 +128,81 @@ def test_frozen_parameters_and_groups_keep_their_own():
     assert net.second.weight.grad is not None
 
 
+def test_parameter_frozen_in_training_stays():
+    net = TwoHeads()
+    optimizer = wrap(net)
+    for seed in range(3):
+        optimizer.step(losses(net, seed))
+    net.trunk.weight.requires_grad_(False)
+    before = net.trunk.weight.clone()
+    for seed in range(5):
+        optimizer.step(losses(net, seed))
+    assert torch.equal(net.trunk.weight, before)
+
+
+def test_losses_of_a_mapping_are_told_apart_by_their_keys():
+    first, second = TwoHeads(), TwoHeads()
+    one = wrap(first, aggregator=ConFIG(direction_weights=[1.0, 3.0]))
+    other = wrap(second, aggregator=ConFIG(direction_weights=[1.0, 3.0]))
+    for optimizer, net, order in ((one, first, (0, 1)), (other, second, (1, 0))):
+        pair = losses(net)
+        optimizer.accumulate(dict(enumerate(pair)))
+        pair = losses(net, 1)
+        values = optimizer.accumulate({index: pair[index] for index in order})
+        assert [value.item() for value in values] == [loss.item() for loss in pair]
+        optimizer.step()
+    assert same(first, second)
+
+
+def test_sparse_gradients_and_wrong_scalers_are_named():
+    embedding = nn.Embedding(5, 3, sparse=True)
+    optimizer = ConFIGOptimizer(torch.optim.SGD(embedding.parameters(), lr=0.1))
+    with pytest.raises(InvalidTypeError, match="set sparse=False on the embedding"):
+        optimizer.step([embedding(torch.tensor([1])).sum(), embedding(torch.tensor([2])).sum()])
+    net = TwoHeads()
+    with pytest.raises(InvalidTypeError, match="scaler is a str"):
+        wrap(net).step(losses(net), scaler="x")
+
+
+@pytest.mark.parametrize("packed", [2**18, 0])
+@pytest.mark.parametrize("policy", ["raise", "skip", "scaler"])
+def test_update_that_overflows_is_held_to_the_policy(monkeypatch, policy, packed):
+    monkeypatch.setattr("octavo_config_grad.optimizer._PACKED_ELEMENTS", packed)
+    parameter = nn.Parameter(torch.zeros(2))
+    aggregator = ConFIG(nonfinite="skip" if policy == "skip" else "raise")
+    optimizer = ConFIGOptimizer(torch.optim.SGD([parameter], lr=0.1), aggregator)
+    scale = 2.0**10 if policy == "scaler" else 1.0
+    pair = [(parameter * torch.tensor(row) / scale).sum() for row in ([3e38, 0.0], [3e38, 1e38])]
+    if policy == "raise":
+        with pytest.raises(InvalidValueError, match="combined update is not finite although every gradient is"):
+            optimizer.step(pair)
+    elif policy == "skip":
+        optimizer.step(pair)
+    else:
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        optimizer.step(pair, scaler=scaler)
+        scaler.update()
+        assert scaler.get_scale() == scale / 2
+    assert not parameter.any()
+    assert optimizer.skipped_steps == (policy != "raise")
+    optimizer.step([parameter.sum(), 2.0 * parameter.sum()])
+    assert bool((parameter < 0.0).all())
+
+
+def test_step_that_fails_drops_what_was_accumulated_and_losses_that_fail_do_not():
+    net, reference = TwoHeads(), TwoHeads()
+    optimizer, other = wrap(net), wrap(reference)
+    optimizer.accumulate([loss * math.nan for loss in losses(net)])
+    with pytest.raises(InvalidValueError, match="not finite"):
+        optimizer.step()
+    optimizer.accumulate(losses(net))
+    with pytest.raises(InvalidTypeError, match="loss 1 is a float"):
+        optimizer.accumulate([losses(net)[0], 1.0])
+    optimizer.step()
+    other.step(losses(reference))
+    assert same(net, reference)
+
+
 def test_micro_batches_are_accumulated_for_each_loss():
     whole, parts = TwoHeads(), TwoHeads()
     at_once = ConFIGOptimizer(torch.optim.SGD(whole.parameters(), lr=0.1), heads=whole.first)
@@ -323,6 +398,87 @@ def test_state_that_does_not_fit_is_refused(state, message):
         ConFIGOptimizer(torch.optim.Adam(TwoHeads().parameters())).load_state_dict(state)
 
 
+def trained_state(make, net=None, **options):
+    net = net or TwoHeads()
+    optimizer = ConFIGOptimizer(make(net.parameters(), lr=0.01, **options))
+    optimizer.step(losses(net))
+    return optimizer.state_dict()
+
+
+OTHER_TYPES = {
+    "SGD into Adam": (torch.optim.SGD, {}, torch.optim.Adam, "lack '.*', which Adam has"),
+    "SGD with momentum into Adam": (torch.optim.SGD, {"momentum": 0.9}, torch.optim.Adam, "lack '.*', which Adam has"),
+    "Adam into SGD": (torch.optim.Adam, {}, torch.optim.SGD, "lack '.*', which SGD has"),
+    "Adamax into Adam": (torch.optim.Adamax, {}, torch.optim.Adam, "which Adam has|but Adam keeps exp_avg, exp_avg_sq"),
+    "Adam into Adagrad": (torch.optim.Adam, {}, torch.optim.Adagrad, "which Adagrad has|but Adagrad keeps step, sum"),
+    "Adam into RMSprop": (torch.optim.Adam, {}, torch.optim.RMSprop, "lack '.*', which RMSprop has"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_TYPES)
+def test_state_of_another_type_of_optimizer_is_refused_and_nothing_changes(case):
+    saved, options, loaded, message = OTHER_TYPES[case]
+    net, twin = TwoHeads(), TwoHeads()
+    optimizer, reference = (ConFIGOptimizer(loaded(each.parameters(), lr=0.01)) for each in (net, twin))
+    calls = []
+    optimizer.optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    with pytest.raises(InvalidValueError, match=message):
+        optimizer.load_state_dict(trained_state(saved, **options))
+    assert not calls
+    optimizer.step(losses(net))
+    reference.step(losses(twin))
+    assert same(net, twin)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (torch.optim.SGD, {}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {"amsgrad": True, "fused": True}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.RMSprop, {"centered": True, "momentum": 0.1}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.Rprop, {}),
+        (torch.optim.ASGD, {}),
+        (torch.optim.Adadelta, {}),
+    ],
+)
+def test_state_of_the_same_type_with_other_options_goes_on(make, options):
+    net = TwoHeads()
+    state = trained_state(make, net, **options)
+    fresh = ConFIGOptimizer(make(net.parameters(), lr=0.5))
+    fresh.load_state_dict(state)
+    assert fresh.param_groups[0]["lr"] == 0.01
+    fresh.step(losses(net))
+
+
+def test_states_of_other_aggregators_and_of_mconfig_are_refused_and_nothing_changes():
+    net = TwoHeads()
+    optimizer = wrap(net)
+    momentum = MConFIG(net.parameters(), 2)
+    momentum.step(losses(net))
+    with pytest.raises(InvalidValueError, match="this is the state of MConFIG"):
+        optimizer.load_state_dict(momentum.state_dict())
+    ratio = wrap(net, aggregator=ConFIG(direction_weights=LossRatio()))
+    ratio.step(losses(net))
+    with pytest.raises(InvalidValueError, match="saved state of the aggregator does not fit ConFIG"):
+        optimizer.load_state_dict(ratio.state_dict())
+    reference = ratio.aggregator.direction_weights.reference
+    with pytest.raises(InvalidValueError, match="saved state of the aggregator does not fit ConFIG"):
+        ratio.load_state_dict(optimizer.state_dict())
+    assert ratio.aggregator.direction_weights.reference == reference
+    for own in (5, {}, {"aggregator": {}}, {"aggregator": {}, "skipped_steps": "x"}):
+        with pytest.raises(InvalidValueError, match="damaged 'config'"):
+            optimizer.load_state_dict({**optimizer.state_dict(), "config": own})
+    for groups in (None, [5], [{}], [{"params": 3}]):
+        with pytest.raises(InvalidValueError, match="not the state of an optimizer"):
+            optimizer.load_state_dict({**optimizer.state_dict(), "param_groups": groups})
+    with pytest.raises(InvalidValueError, match="state of parameter 0 is a list"):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: [1]}})
+
+
 def test_copy_goes_on_by_itself():
     net = TwoHeads()
     optimizer = ConFIGOptimizer(torch.optim.Adam(net.parameters(), lr=0.05))
@@ -395,6 +551,11 @@ def test_aggregators_on_coordinates_work():
             "MConFIG combines losses already",
         ),
         (lambda net: wrap(net, clip="1"), InvalidTypeError, "clip is a str"),
+        (lambda net: wrap(net, clip=True), InvalidTypeError, "clip is a bool"),
+        (lambda net: wrap(net, shared="x"), InvalidTypeError, "shared is a str; give parameters, a module, or None"),
+        (lambda net: wrap(net, shared=5), InvalidTypeError, "shared is a int"),
+        (lambda net: wrap(net, heads=net.named_parameters()), InvalidTypeError, "heads holds a tuple"),
+        (lambda net: wrap(net, process_group="x"), InvalidTypeError, "process_group is a str"),
         (lambda net: wrap(net, aggregator=len), InvalidTypeError, "aggregator is a builtin_function_or_method"),
         (lambda net: wrap(net, clip=0.0), InvalidValueError, "clip=0.0"),
         (lambda net: wrap(net, clip=math.nan), InvalidValueError, "clip=nan"),
@@ -438,7 +599,11 @@ def wrap(net, **options):
         ),
         (lambda net: [losses(net)[0].detach(), losses(net)[1]], InvalidValueError, "loss 0 has no graph"),
         (lambda net: [losses(net)[0], losses(net)[1] * 1j], InvalidTypeError, "loss 1 has dtype torch.complex128"),
-        (lambda net: [losses(net)[0]] * 2, InvalidValueError, "all 2 losses are the same object"),
+        (lambda net: [losses(net)[0]] * 2, InvalidValueError, "of 2 losses, numbers 0 and 1 are the same object"),
+        (lambda net: [*losses(net), losses(net)[0]][:2] * 2, InvalidValueError, "numbers 0 and 2 are the same object"),
+        (lambda net: {0: losses(net)[0], 2: losses(net)[1]}, InvalidValueError, "the losses have the keys 0, 2; give"),
+        (lambda net: {"pde": losses(net)[0]}, InvalidValueError, "the losses have the keys 'pde'"),
+        (lambda net: {1: losses(net)[0]}, InvalidValueError, "the losses have the keys 1; give all 1 losses"),
         (lambda net: 3.0, InvalidTypeError, "got a float"),
         (lambda net: None, InvalidStateError, "nothing to step on"),
     ],

@@ -6,6 +6,7 @@ import math
 
 import pytest
 from octavo_config_grad import pinn
+from octavo_config_grad.pinn.loading import source_fingerprint
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 
 MINE = """
@@ -83,6 +84,28 @@ def test_what_is_wrong_with_a_file(mine, tmp_path):
     mine.write_text("from octavo_config_grad.pinn import Problem")
     with pytest.raises(InvalidValueError, match=r"defines 0 problems \(no subclass of pinn\.Problem\)"):
         pinn.load_problem(str(mine))
+
+
+def test_the_fingerprint_is_that_of_the_file(mine):
+    assert source_fingerprint(pinn.Burgers()) is None
+    first = pinn.load_problem(f"{mine}:Heat")
+    mine.write_text(MINE + "# changed")
+    second = pinn.load_problem(f"{mine}:Heat")
+    assert source_fingerprint(second) == source_fingerprint(pinn.load_problem(f"{mine}:Heat"))
+    assert source_fingerprint(first) != source_fingerprint(second)
+
+
+def test_errors_name_the_innermost_line_of_the_user(tmp_path):
+    (tmp_path / "its_helper.py").write_text("def helper(f):\n    return 1 / 0\n")
+    file = tmp_path / "uses_helper.py"
+    file.write_text(
+        MINE.replace("import torch", "import torch, its_helper").replace('f("u", "t")', "its_helper.helper(f)")
+    )
+    with pytest.raises(
+        InvalidStateError, match=r"loss 'pde' of Heat fails at .*uses_helper\.py:\d+ with Zero"
+    ) as caught:
+        pinn.train(pinn.load_problem(f"{file}:Heat"), "adam", pinn.TrainingConfig(steps=2, hidden=(5,)))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_unknown_name():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from octavo_config_grad import pinn
-from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import nn
 
 COUNTS = pinn.PointCounts(40, 48, 40)
@@ -139,6 +139,16 @@ def objective_of(problem):
 def test_a_user_learns_what_is_wrong_with_a_problem():
     with pytest.raises(InvalidTypeError, match=r"Odd\.losses\(\) must return a dictionary"):
         objective_of(Odd([1, 2]))
+    with pytest.raises(InvalidValueError, match=r"Odd\.losses\(\) returned no loss; return at least one"):
+        objective_of(Odd({}))
+    with pytest.raises(InvalidTypeError, match=r"Problem has no losses\(\); write one"):
+        objective_of(pinn.Problem())
+    with pytest.raises(InvalidTypeError, match="Odd has lower=.*; give tuples of numbers"):
+        Odd(lower=("a", 0.0)).box()
+    with pytest.raises(InvalidTypeError, match=r"Odd\.exact\(\) returned a ndarray; return a tensor"):
+        Odd(exact=lambda points: points.numpy()).reference()
+    with pytest.raises(InvalidStateError, match=r"loss 'pde' of Odd fails at .*test_pinn_problem\.py:\d+ with ZeroDiv"):
+        objective_of(Odd(lambda p: {"pde": p.interior(lambda f: f("u") / (1 // 0))}))
     with pytest.raises(InvalidTypeError, match="loss 'pde' of Odd must be conditions made by"):
         objective_of(Odd({"pde": [lambda f: f("u")]}))
     with pytest.raises(InvalidTypeError, match="loss 'pde' of Odd must be conditions made by"):

@@ -262,8 +262,28 @@ def test_checkpoints_of_another_run_are_refused_and_kept(coarse, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     for path in tmp_path.iterdir():
         path.write_bytes(b"torn")
-    with pytest.raises(InvalidStateError, match="torn"):
+    with pytest.raises(InvalidStateError, match="every checkpoint in .* is torn .*; delete the folder or give another"):
         run(reference=coarse, folder=tmp_path, resume=True)
+
+
+def test_another_reference_is_another_run(coarse, tmp_path):
+    run(reference=coarse, folder=tmp_path)
+    again = dataclasses.replace(coarse, values=coarse.values * (1.0 + 1e-14))  # another library's last bits
+    assert_same_outcome(run(reference=coarse, folder=tmp_path, resume=True), run(reference=coarse))
+    run(reference=again, folder=tmp_path, resume=True)
+    changed = dataclasses.replace(coarse, values=coarse.values * 1.1)
+    with pytest.raises(InvalidValueError, match="another run: hash of the reference was '.*' and is '"):
+        run(reference=changed, folder=tmp_path, resume=True)
+    with pytest.raises(InvalidValueError, match="hash of the reference was '.*' and is None"):
+        run(folder=tmp_path, resume=True)
+
+
+def test_a_torn_newest_checkpoint_is_passed_over_with_a_warning(coarse, tmp_path):
+    whole = run(reference=coarse, folder=tmp_path)
+    (tmp_path / "step-6.safetensors").write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="checkpoint of step 6 cannot be read; going on from step 4"):
+        resumed = run(reference=coarse, folder=tmp_path, resume=True)
+    assert_same_outcome(resumed, whole)
 
 
 def test_resuming_a_finished_run_returns_it(coarse, tmp_path):

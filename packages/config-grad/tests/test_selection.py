@@ -56,6 +56,7 @@ def test_function_selects_any_number():
         ([0, 0], InvalidValueError, "select returned: index 0 is repeated"),
         ([3], InvalidValueError, "select returned: index 3 is out of range; give 0 to 2"),
         (["0"], InvalidTypeError, "select returned: '0' is a str"),
+        (0, InvalidTypeError, "select returned 0, a int; it must return the indices"),
     ],
 )
 def test_bad_answers_of_a_function_are_named(returned, error, message):

@@ -17,6 +17,7 @@ from octavo_config_grad._solver import cosine_matrix, default_rtol, numerical_ra
 from octavo_config_grad.aggregators import Aggregator
 from octavo_config_grad.gramian import Gradients, coarsest_dtype, gramian, scaled_gramian, weighted_sum
 from octavo_config_grad.info import UpdateInfo, check_finite, nonfinite_losses, report, skipped_info
+from octavo_config_grad.overflow import overflow_error
 
 __all__ = ["ExportedAggregator", "ExportedWeighting", "ImportedAggregator", "ImportedWeighting", "TorchJDAggregator"]
 
@@ -149,6 +150,10 @@ class ImportedAggregator(Aggregator):
         check_finite(product)
         matrix = _flatten(gradients)
         vector = self.aggregator(matrix).detach()
+        if not bool(vector.isfinite().all()):
+            if self.nonfinite == "raise":
+                raise overflow_error()
+            return zero, skipped_info(product)
         augmented = gramian(torch.cat([matrix, vector.to(matrix).unsqueeze(0)])).cpu().numpy()
         info = _report_of_vector(augmented, coarsest_dtype(gradients))
         if isinstance(zero, Tensor):

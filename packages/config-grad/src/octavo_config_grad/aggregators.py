@@ -12,16 +12,19 @@ from octavo_core.errors import InvalidStateError, InvalidValueError
 from torch import Tensor, nn
 
 from octavo_config_grad._compile import outside_graphs
-from octavo_config_grad.gramian import Gradients, accumulation_dtype, coarsest_dtype, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import Gradients, accumulation, coarsest_dtype, scaled_gramian, weighted_sum
 from octavo_config_grad.info import (
     UpdateInfo,
     check_finite,
     check_gramian,
+    check_rtol,
     nonfinite_losses,
+    real_array,
     skipped_info,
     update_info,
 )
 from octavo_config_grad.length import LengthModel, check_length_model
+from octavo_config_grad.overflow import overflow_error, overflows
 from octavo_config_grad.update import check_rank_policy, config_weights
 
 __all__ = ["NONFINITE_POLICIES", "Aggregator", "ConFIG", "DirectionWeights", "LossRatio"]
@@ -30,7 +33,7 @@ DirectionWeights = Tensor | Sequence[float | int] | Callable[..., Any] | None
 """None (equal), one positive number per loss, or a function ``(gramian, losses) -> weights``."""
 
 NONFINITE_POLICIES = ("raise", "skip")
-"""What to do with gradients that hold NaN or infinity: raise an error that names the loss, or make the update zero."""
+"""What to do with gradients, or an update of finite ones, that hold NaN or infinity: raise, or make the update zero."""
 
 
 class Aggregator(nn.Module):
@@ -40,8 +43,8 @@ class Aggregator(nn.Module):
     ``state_dict`` and hooks work; it has no parameters.
 
     Args:
-        nonfinite: For gradients that hold NaN or infinity, ``"raise"`` or ``"skip"`` (the update is zero and
-            ``info.skipped`` is set).
+        nonfinite: For gradients that hold NaN or infinity, and updates that leave the range of their dtype,
+            ``"raise"`` or ``"skip"`` (the update is zero and ``info.skipped`` is set).
 
     Raises:
         InvalidValueError: If ``nonfinite`` is another word.
@@ -149,7 +152,7 @@ class Aggregator(nn.Module):
 
     @outside_graphs
     def aggregate(
-        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
+        self, gradients: Any, losses: Tensor | Sequence[Tensor | float | int] | None = None
     ) -> tuple[Tensor | list[Tensor], UpdateInfo]:
         """Combine gradients and report what the combination does.
 
@@ -162,24 +165,30 @@ class Aggregator(nn.Module):
             The update (a vector, a tensor or a list, as ``gradients``), and the report.
 
         Raises:
-            InvalidValueError: As for ``gramian`` and ``solve``.
+            InvalidValueError: As for ``gramian`` and ``solve``, or if the update leaves the range of its dtype under
+                ``nonfinite="raise"``.
             InvalidTypeError: As for ``gramian``.
         """
         return self._aggregate(gradients, losses)
 
     def _aggregate(
-        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None
+        self, gradients: Any, losses: Tensor | Sequence[Tensor | float | int] | None
     ) -> tuple[Tensor | list[Tensor], UpdateInfo]:
         product, unit = scaled_gramian(gradients)
         product = product.cpu()
         alpha, info = self.solve(product, losses, gradient_dtype=coarsest_dtype(gradients))
-        update = weighted_sum(gradients, alpha, accumulate=accumulation_dtype(product, alpha))
+        accumulate, reach = accumulation(product, alpha)
+        update = weighted_sum(gradients, alpha, accumulate=accumulate)
+        if overflows(update, reach * unit):
+            if self.nonfinite == "raise":
+                raise overflow_error()
+            update, info = weighted_sum(gradients, torch.zeros_like(alpha)), skipped_info(product)
         if unit != 1.0:
             info = replace(info, norms=info.norms * unit, length=info.length * unit)
         return update, info
 
     def forward(
-        self, gradients: Gradients, losses: Tensor | Sequence[Tensor | float | int] | None = None
+        self, gradients: Any, losses: Tensor | Sequence[Tensor | float | int] | None = None
     ) -> Tensor | list[Tensor]:
         """Combine gradients; see ``aggregate``.
 
@@ -205,8 +214,8 @@ class ConFIG(Aggregator):
         nonfinite: ``"raise"`` or ``"skip"``; see ``Aggregator``.
 
     Raises:
-        InvalidValueError: If an option is unknown.
-        InvalidTypeError: If ``length`` is of an unknown type.
+        InvalidValueError: If an option is unknown or out of range.
+        InvalidTypeError: If an option is of another type.
 
     Source:
         Paper Eq. 1-3; ``rank_policy="maxmin"`` is beyond the paper.
@@ -218,17 +227,20 @@ class ConFIG(Aggregator):
 
     def __init__(
         self,
-        direction_weights: DirectionWeights = None,
+        direction_weights: Any = None,
         *,
         length: LengthModel = "projection",
         rank_policy: str = "lstsq",
-        rtol: float | None = None,
+        rtol: Any = None,
         nonfinite: str = "raise",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         check_length_model(length)
         check_rank_policy(rank_policy)
-        self.direction_weights = direction_weights
+        check_rtol(rtol, 1)
+        if direction_weights is not None and not callable(direction_weights):
+            real_array(direction_weights, "direction_weights")
+        self.direction_weights: DirectionWeights = direction_weights
         self.length = length
         self.rank_policy = rank_policy
         self.rtol = rtol

@@ -7,25 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, OctavoError
 from torch import Tensor
 
 from octavo_config_grad.distributed import local_tensor
 from octavo_config_grad.gramian import autocast_off
+from octavo_config_grad.selection import loss_indices
 
 __all__ = [
     "all_finite",
     "check_choice",
     "check_distinct",
-    "check_groups",
     "evaluate_loss",
     "is_scaling",
     "loss_gradient",
     "named_losses",
+    "ordered_losses",
     "parameter_names",
     "scaled_loss",
     "unscale_gradients",
 ]
+
+_DENSE = torch.strided
 
 
 def named_losses(losses: Any, num_losses: int | None) -> dict[Any, Any]:
@@ -65,6 +68,31 @@ def named_losses(losses: Any, num_losses: int | None) -> dict[Any, Any]:
     return named
 
 
+def ordered_losses(losses: Any) -> list[Any]:
+    """Bring all losses of a step into the order of their indices.
+
+    Args:
+        losses: As for :func:`named_losses`; a mapping must have the keys 0 to m - 1, in any order.
+
+    Returns:
+        The losses, at least one.
+
+    Raises:
+        InvalidValueError: If there is no loss, or a mapping has other keys.
+        InvalidTypeError: As for :func:`named_losses`.
+    """
+    named = named_losses(losses, None)
+    try:
+        indices = loss_indices(named, len(named), "step")
+    except OctavoError:
+        raise InvalidValueError(
+            f"the losses have the keys {', '.join(map(repr, named))}; give all {len(named)} losses by their indices, "
+            f"0 to {len(named) - 1}"
+        ) from None
+    by_index = dict(zip(indices, named.values(), strict=True))
+    return [by_index[index] for index in range(len(named))]
+
+
 def evaluate_loss(loss: Any, index: int) -> Tensor:
     """Call a loss function, with gradients enabled, and check that the loss can be back-propagated.
 
@@ -99,16 +127,22 @@ def evaluate_loss(loss: Any, index: int) -> Tensor:
 
 
 def check_distinct(losses: Sequence[Any]) -> None:
-    """Refuse several losses that are all one object: each needs its own term.
+    """Refuse losses of which two are one object: each needs its own term.
 
     Args:
         losses: Tensors or functions.
 
     Raises:
-        InvalidValueError: If there are several and all are the same object.
+        InvalidValueError: If two are the same object.
     """
-    if len(losses) > 1 and all(loss is losses[0] for loss in losses[1:]):
-        raise InvalidValueError(f"all {len(losses)} losses are the same object; give every term a loss of its own")
+    places: dict[int, int] = {}
+    for place, loss in enumerate(losses):
+        first = places.setdefault(id(loss), place)
+        if first != place:
+            raise InvalidValueError(
+                f"of {len(losses)} losses, numbers {first} and {place} are the same object; give every term a loss of "
+                "its own"
+            )
 
 
 def loss_gradient(
@@ -129,7 +163,21 @@ def loss_gradient(
 
     Raises:
         InvalidStateError: If the graph was freed by an earlier backward pass.
+        InvalidTypeError: If a gradient is sparse.
     """
+    gradients = _differentiate(loss, index, parameters, by=by, retain_graph=retain_graph)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and gradient.layout is not _DENSE:
+            raise InvalidTypeError(
+                f"the gradient of loss {index} for a parameter of shape {tuple(parameter.shape)} is sparse; set "
+                "sparse=False on the embedding"
+            )
+    return gradients
+
+
+def _differentiate(
+    loss: Tensor, index: int, parameters: Sequence[Tensor], *, by: str, retain_graph: bool
+) -> list[Tensor | None]:
     try:
         if by == "autograd":
             with autocast_off(loss.device):
@@ -189,8 +237,15 @@ def is_scaling(scaler: Any) -> bool:
 
     Returns:
         Whether losses have to be scaled.
+
+    Raises:
+        InvalidTypeError: If it is something else.
     """
-    return scaler is not None and scaler.is_enabled()
+    if scaler is None:
+        return False
+    if not hasattr(scaler, "is_enabled"):
+        raise InvalidTypeError(f"scaler is a {type(scaler).__name__}; give a torch.amp.GradScaler, or None")
+    return scaler.is_enabled()
 
 
 def scaled_loss(loss: Tensor, scaler: Any) -> Tensor:
@@ -209,22 +264,30 @@ def scaled_loss(loss: Tensor, scaler: Any) -> Tensor:
         return scaler.scale(loss)
 
 
-def all_finite(tensors: Iterable[Tensor | None]) -> bool:
+def all_finite(tensors: Iterable[Tensor | None], *, headroom: float = 1.0) -> bool:
     """Whether no element is infinite or NaN; None counts as finite.
 
     Args:
         tensors: Tensors; None counts as finite.
+        headroom: Below 1, no norm may exceed this share of the largest number of the dtype either; at most the root of
+            that number's inverse is looked for.
 
     Returns:
-        Whether no element is infinite or NaN.
+        Whether that is so.
     """
     present = [tensor for tensor in tensors if tensor is not None]
     # A dot product reads once and is finite unless an element is not, or large enough to overflow: then look closely.
     squares = [torch.dot(vector, vector) for vector in (tensor.detach().reshape(-1) for tensor in present)]
     return all(
-        math.isfinite(square.item()) or bool(tensor.isfinite().all())
-        for square, tensor in zip(squares, present, strict=True)
+        math.isfinite(square.item()) or _fits(tensor, headroom) for square, tensor in zip(squares, present, strict=True)
     )
+
+
+def _fits(tensor: Tensor, headroom: float) -> bool:
+    peak = float(torch.linalg.vector_norm(tensor.detach(), math.inf))
+    if headroom == 1.0 or not 0.0 < peak < math.inf:
+        return math.isfinite(peak)
+    return peak * float(torch.linalg.vector_norm(tensor.detach() / peak)) <= headroom * torch.finfo(tensor.dtype).max
 
 
 def parameter_names(groups: Sequence[Mapping[str, Any]]) -> dict[int, str]:
@@ -243,27 +306,6 @@ def parameter_names(groups: Sequence[Mapping[str, Any]]) -> dict[int, str]:
             name = given[position] if given else f"parameter {position} of group {number}"
             names[id(parameter)] = f"{name} {tuple(parameter.shape)}"
     return names
-
-
-def check_groups(state: Any, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a state whose parameter groups do not have the sizes of the optimizer's.
-
-    Args:
-        state: What was given as the state of an optimizer.
-        groups: The optimizer's parameter groups.
-
-    Raises:
-        InvalidValueError: If it is not a state, or of other groups.
-    """
-    if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
-        raise InvalidValueError("this is not the state of an optimizer; give what state_dict() returned")
-    sizes = [len(group["params"]) for group in groups]
-    saved_sizes = [len(group["params"]) for group in state["param_groups"]]
-    if sizes != saved_sizes:
-        raise InvalidValueError(
-            f"the saved parameter groups have {saved_sizes} parameters, those of this optimizer {sizes}; build it with "
-            "the same groups"
-        )
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

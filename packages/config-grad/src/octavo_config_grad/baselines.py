@@ -16,6 +16,7 @@ from octavo_config_grad._solver import (
     minimum_norm_coefficients,
 )
 from octavo_config_grad.aggregators import Aggregator
+from octavo_config_grad.arguments import check_seed
 
 __all__ = ["IMTLG", "MGDA", "PCGrad", "Sum"]
 
@@ -54,14 +55,17 @@ class PCGrad(Aggregator):
         seed: Seed of the order; its state is part of ``state_dict``.
         nonfinite: ``"raise"`` or ``"skip"``; see ``Aggregator``.
 
+    Raises:
+        InvalidTypeError: If ``seed`` is not an integer.
+
     Source:
         Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, Algorithm 1.
     """
 
-    def __init__(self, shuffle: bool = False, seed: int = 0, *, nonfinite: str = "raise") -> None:
+    def __init__(self, shuffle: bool = False, seed: Any = 0, *, nonfinite: str = "raise") -> None:
         super().__init__(nonfinite=nonfinite)
         self.shuffle = shuffle
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(check_seed(seed))
 
     def coefficients(
         self, gramian: Float64[Tensor, "losses losses"], losses: Float64[Tensor, " losses"] | None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from octavo_core.errors import InvalidValueError
 from octavo_core.files import atomic_write
-from octavo_core.metrics import compare_paired
 from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
 from octavo_core.progress import console_progress
 from octavo_core.report import figure_png
@@ -74,8 +73,7 @@ def train(
         raise InvalidValueError(f"no problem given; name one of {', '.join(pinn.PROBLEMS)} or my_file.py:MyProblem")
     if resume and out is None:
         raise InvalidValueError("--resume needs --out, the folder of the run to continue")
-    check_out(out)
-    task = pinn.load_problem(problem, **({} if losses is None else {"num_losses": losses}))
+    _check_folder(out)
     no_budget = steps is None and passes is None and seconds is None
     config = pinn.TrainingConfig(
         steps=steps,
@@ -86,15 +84,17 @@ def train(
         hidden=_widths(hidden),
         lr=learning_rate,
         lr_end=final_learning_rate,
-        length=int(length) if length.lstrip("-").isdigit() else length,
+        length=_length(length),
         rank_policy=rank_policy,
         updates_per_step=updates_per_step,
         device=device,
         dtype=dtype,
     )
-    known = None if reference is None else load_reference(reference, task.coordinates, task.fields)
     checkpoints = None if out is None else out / "checkpoints"
-    with console_progress(quiet=quiet or as_json) as progress:
+    # Standard output is for the result; what a file of the user's prints goes elsewhere.
+    with contextlib.redirect_stdout(sys.stderr), console_progress(quiet=quiet or as_json) as progress:
+        task = pinn.load_problem(problem, **({} if losses is None else {"num_losses": losses}))
+        known = None if reference is None else load_reference(reference, task.coordinates, task.fields)
         result = pinn.train(
             task,
             method,
@@ -109,7 +109,7 @@ def train(
     if as_json:
         print(json.dumps(result.summary(), indent=2, allow_nan=False))
     elif not quiet:
-        _print_rows([result.summary()])
+        _print_rows([result.summary()], [(result.problem, result.method)])
         if out is not None:
             print(f"saved to {out}")
 
@@ -120,20 +120,24 @@ def compare(
     baseline: Annotated[str, typer.Option("--baseline", help="Method the others are compared with.")] = "adam",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare finished runs: a table, and each method against the baseline on the seeds both have."""
+    """Compare finished runs: a table, and each method against the baseline on two or more seeds that both have."""
     from octavo_config_grad.pinn import compare_runs
+    from octavo_config_grad.pinn.comparison import compare_methods, run_names
 
     rows = compare_runs(folders)
-    comparisons = _paired(rows, baseline)
+    comparisons, notes = compare_methods(rows, baseline)
     if as_json:
-        print(json.dumps({"runs": rows, "comparisons": comparisons}, indent=2, allow_nan=False))
+        print(json.dumps({"runs": rows, "comparisons": comparisons, "notes": notes}, indent=2, allow_nan=False))
         return
-    _print_rows(rows)
+    _print_rows(rows, run_names(rows))
     for entry in comparisons:
+        ratio = "" if entry["ratio"] is None else f"MSE ratio {entry['ratio']:.3g}, "
         print(
-            f"{entry['problem']}: {entry['method']} over {baseline}: MSE ratio {entry['ratio']:.3g}, better on "
-            f"{entry['wins']} of {entry['seeds']} seeds (sign test p = {entry['p_value']:.3g})"
+            f"{entry['label']}: {ratio}better on {entry['wins']} of {entry['seeds']} seeds "
+            f"(sign test p = {entry['p_value']:.3g})"
         )
+    for note in notes:
+        print(note)
 
 
 @app.command()
@@ -161,8 +165,8 @@ def mtl(
         examples = sets[data]()
     else:
         raise InvalidValueError(f"unknown data {data!r}; give attributes, pairs or celeba")
-    chosen = tuple(methods.split(",")) if methods else study.STUDY_METHODS
-    check_out(out)
+    chosen = tuple(name.strip() for name in methods.split(",")) if methods else study.STUDY_METHODS
+    _check_folder(out)
     config = study.StudyConfig(epochs=epochs, device=device)
     count = len(chosen) * seeds
     started: list[tuple[str, int]] = []
@@ -185,6 +189,19 @@ def mtl(
                 f"{row['method']:<12} mean F1 {row['mean_f1']:.4f}   mean rank {row['mean_rank']:.2f}   "
                 f"{row['backward_passes']:,} passes   {row['seconds']:.1f} s"
             )
+
+
+def _check_folder(out: Path | None) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise InvalidValueError(f"--out {str(out)!r} is a file; give a folder")
+    check_out(out)
+
+
+def _length(text: str) -> str | int:
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -211,38 +228,17 @@ def _save(result: TrainingResult, out: Path) -> None:
         atomic_write(out / name, figure_png(figure))
 
 
-def _paired(rows: list[dict[str, Any]], baseline: str) -> list[dict[str, Any]]:
-    """Compare methods with the baseline, problem by problem, on the seeds that both have."""
-    errors: dict[tuple[str, str], dict[int, float]] = {}
-    for row in rows:
-        if row["final_mse"] is not None:
-            errors.setdefault((row["problem"], row["method"]), {})[row["seed"]] = row["final_mse"]
-    comparisons = []
-    for (problem, method), ours in errors.items():
-        theirs = errors.get((problem, baseline), {})
-        seeds = sorted(ours.keys() & theirs.keys())
-        if method == baseline or len(seeds) < 2:
-            continue
-        outcome = compare_paired(np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds]))
-        fields = dataclasses.asdict(outcome)
-        comparisons.append(
-            {"problem": problem, "method": method, "seeds": len(seeds)}
-            | {name: fields[name] for name in ("wins", "losses", "p_value", "ratio")}
-        )
-    return comparisons
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> None:
+def _print_rows(rows: list[dict[str, Any]], names: list[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for name in ("problem", "method", "seed", "steps", "passes", "seconds", "final MSE", "best MSE", "conflicts"):
         table.add_column(name, justify="left" if name in {"problem", "method"} else "right")
-    for row in rows:
+    for row, (problem, method) in zip(rows, names, strict=True):
         table.add_row(
-            row["problem"],
-            row["method"],
+            problem,
+            method,
             str(row["seed"]),
             f"{row['steps']:,}",
             f"{row['backward_passes']:,}",
@@ -250,4 +246,6 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             *("-" if row[name] is None else f"{row[name]:.3g}" for name in ("final_mse", "best_mse")),
             f"{row['conflict_rate']:.0%}",
         )
-    Console().print(table)
+    # A pipe or a log has no width of its own.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table)

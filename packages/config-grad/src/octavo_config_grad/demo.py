@@ -59,7 +59,7 @@ def run(
             f"{_row_name(method)}_mse",
             f"{_TITLES[method]}: mean square error against the exact solution",
             _geometric_mean(errors[method]),
-            spread=(float(errors[method].min()), float(errors[method].max())),
+            spread=_range(errors[method]),
             note=f"geometric mean; relative L2 {_geometric_mean([run.relative_l2 for run in runs]):.3g}; "
             f"gradients conflict at {np.mean([run.conflict_rate for run in runs]):.0%} of evaluations; "
             f"{np.mean([run.cpu_seconds for run in runs]):.1f} CPU s a run",
@@ -162,5 +162,6 @@ def _geometric_mean(values: np.ndarray | list[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
+def _range(values: np.ndarray) -> tuple[float, float] | None:
+    """Smallest and largest value; None for a single one, which has no spread."""
+    return (float(values.min()), float(values.max())) if len(values) > 1 else None

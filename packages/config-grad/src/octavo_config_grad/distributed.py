@@ -153,7 +153,7 @@ class Reducer:
 
     Raises:
         InvalidValueError: If the mode is unknown.
-        InvalidTypeError: If the mode is not a string.
+        InvalidTypeError: If the mode is not a string, or the group not a process group.
     """
 
     def __init__(self, mode: Any = "auto", group: Any = None) -> None:
@@ -161,6 +161,10 @@ class Reducer:
             raise InvalidTypeError(f"reduction is a {type(mode).__name__}; give 'auto', 'average', 'sharded' or 'none'")
         if mode not in ("auto", "average", "sharded", "none"):
             raise InvalidValueError(f"reduction={mode!r} is unknown; give 'auto', 'average', 'sharded' or 'none'")
+        if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+            raise InvalidTypeError(
+                f"process_group is a {type(group).__name__}; give what torch.distributed.new_group() returned, or None"
+            )
         self.mode = mode
         self.group = group
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from octavo_core.errors import InvalidTypeError, InvalidValueError
-from torch import Tensor
+from torch import Tensor, nn
 
 from octavo_config_grad.backward import check_distinct, evaluate_loss, loss_gradient
 from octavo_config_grad.gramian import autocast_off
@@ -23,7 +23,7 @@ _NONE_POLICIES = ("zero", "raise")
 
 def per_loss_gradients(
     losses: Losses,
-    parameters: Iterable[Tensor],
+    parameters: Any,
     *,
     retain: str = "auto",
     batched: bool = False,
@@ -37,7 +37,7 @@ def per_loss_gradients(
         losses: One tensor (m,) of losses, m scalar tensors, or m functions without arguments that each return a scalar
             tensor. Functions run with gradients enabled and under the caller's autocast; backward passes run without
             autocast.
-        parameters: Tensors that require gradients.
+        parameters: Iterable of tensors that require gradients.
         retain: ``"graph"`` differentiates losses that may share a graph and frees what they share in the last pass;
             functions are all called first. ``"closures"`` calls one function and differentiates its result before the
             next call, so that one graph lives at a time. ``"auto"`` takes ``"closures"`` for functions and ``"graph"``
@@ -54,10 +54,11 @@ def per_loss_gradients(
         ``weighted_sum`` and every aggregator accept.
 
     Raises:
-        InvalidValueError: If there is no loss or no parameter, a loss is not a scalar or has no graph, all losses are
+        InvalidValueError: If there is no loss or no parameter, a loss is not a scalar or has no graph, two losses are
             one object, a parameter does not require gradients, an option is unknown or does not fit another, or a loss
             does not reach a parameter under ``none="raise"``.
-        InvalidTypeError: If a loss is not a real floating-point tensor or a function that returns one.
+        InvalidTypeError: If a loss is not a real floating-point tensor or a function that returns one, a parameter not
+            a tensor, or a gradient sparse.
         InvalidStateError: If the graph of a loss was freed before.
 
     Source:
@@ -100,11 +101,16 @@ def _loss_list(losses: Losses) -> list[Any]:
     return items
 
 
-def _parameter_list(parameters: Iterable[Tensor]) -> list[Tensor]:
+def _parameter_list(parameters: Any) -> list[Tensor]:
+    if isinstance(parameters, nn.Module | Tensor | str) or not isinstance(parameters, Iterable):
+        hint = "give its parameters()" if isinstance(parameters, nn.Module) else "give a list of tensors"
+        raise InvalidTypeError(f"parameters is a {type(parameters).__name__}: {hint}")
     wanted = list(parameters)
     if not wanted:
         raise InvalidValueError("no parameters: give at least one tensor that requires gradients")
     for index, parameter in enumerate(wanted):
+        if not isinstance(parameter, Tensor):
+            raise InvalidTypeError(f"parameter {index} is a {type(parameter).__name__}: give tensors")
         if not parameter.requires_grad:
             raise InvalidValueError(
                 f"parameter {index} of shape {tuple(parameter.shape)} does not require gradients: leave it out or call "

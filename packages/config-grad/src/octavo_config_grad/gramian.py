@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast, overload
+from typing import Any, cast, overload
 
 import torch
 from jaxtyping import Float64
@@ -96,7 +96,7 @@ def weighted_sum(
         gradients: As for ``gramian``.
         alpha: One coefficient per loss, (m,), float64.
         accumulate: ``torch.float64`` to sum in float64, chunk by chunk, whatever the dtype of the gradients, as a sum
-            that cancels needs (``accumulation_dtype`` tells). None sums in float32, or in float64 where the gradients
+            that cancels needs (``accumulation`` tells). None sums in float32, or in float64 where the gradients
             have it.
 
     Returns:
@@ -121,7 +121,7 @@ def weighted_sum(
     return combined[0] if isinstance(gradients[0], Tensor) else combined
 
 
-def scaled_gramian(gradients: Gradients) -> tuple[Float64[Tensor, "losses losses"], float]:
+def scaled_gramian(gradients: Any) -> tuple[Float64[Tensor, "losses losses"], float]:
     """Gramian of ``gradients / unit``, where ``unit`` is 1 unless the plain Gramian would under- or overflow.
 
     A common factor does not change the coefficients of an update, so they follow from the scaled Gramian; norms and
@@ -162,10 +162,10 @@ def _peak(columns: Columns, loss: int) -> float:
     return max(peaks, default=0.0) if all(map(math.isfinite, peaks)) else math.inf
 
 
-def accumulation_dtype(
+def accumulation(
     gramian: Float64[Tensor, "losses losses"], alpha: Float64[Tensor, " losses"]
-) -> torch.dtype | None:
-    """Precision that the weighted sum of an update needs.
+) -> tuple[torch.dtype | None, float]:
+    """Precision that the weighted sum of an update needs, and how far its terms reach.
 
     Args:
         gramian: Dot products of the gradients.
@@ -173,12 +173,12 @@ def accumulation_dtype(
 
     Returns:
         float64 where the terms ``alpha_j g_j`` cancel so far that rounding them in float32 could turn the update
-        against a loss; None where the ordinary precision serves.
+        against a loss, None where the ordinary precision serves; and ``sum_j |alpha_j| |g_j|``.
     """
     # Rounding turns d by eps / r for r = |d| / sum_j |alpha_j g_j|, and cosines can be as small as r: their signs are
     # safe for r well above sqrt(eps(float32)) = 3e-4.
     total = float(alpha.abs() @ gramian.diagonal().sqrt())
-    return torch.float64 if float(alpha @ gramian @ alpha) < (1e-2 * total) ** 2 else None
+    return torch.float64 if float(alpha @ gramian @ alpha) < (1e-2 * total) ** 2 else None, total
 
 
 def autocast_off(device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -210,7 +210,7 @@ def coarsest_dtype(gradients: Gradients) -> torch.dtype:
     return max({cast(Tensor, gradient).dtype for gradient in first}, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _checked(gradients: Gradients) -> Tensor | Columns:
+def _checked(gradients: Any) -> Tensor | Columns:
     """A matrix as it is, lists regrouped by parameter; or the error that says what is wrong."""
     if isinstance(gradients, Tensor):
         if gradients.dim() != 2:
@@ -221,12 +221,19 @@ def _checked(gradients: Gradients) -> Tensor | Columns:
             raise InvalidValueError("no gradients: give the gradient of at least one loss")
         _check_kind(gradients, "the gradient matrix")
         return gradients.detach()
+    if not isinstance(gradients, Sequence) or isinstance(gradients, str):
+        raise InvalidTypeError(
+            f"gradients is a {type(gradients).__name__}: give a matrix (losses, parameters), a list of tensors, or a "
+            "list with one list of tensors per loss"
+        )
     if len(gradients) == 0:
         raise InvalidValueError("no gradients: give the gradient of at least one loss")
-    if isinstance(gradients[0], Tensor):
-        rows = [[cast(Tensor, gradient)] for gradient in gradients]
-    else:
-        rows = cast(Sequence[Sequence[Tensor]], gradients)
+    rows = [[gradient] for gradient in gradients] if isinstance(gradients[0], Tensor) else gradients
+    for loss, row in enumerate(rows):
+        if not isinstance(row, Sequence) or isinstance(row, str):
+            raise InvalidTypeError(
+                f"the gradient of loss {loss} is a {type(row).__name__}: give a list with one tensor per parameter"
+            )
     if len(rows[0]) == 0:
         raise InvalidValueError("the gradient of loss 0 is an empty list: give one tensor per parameter")
     for loss, row in enumerate(rows):

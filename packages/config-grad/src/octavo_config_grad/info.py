@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import reprlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from octavo_config_grad._solver import (
     minimum_norm_coefficients,
     numerical_rank,
 )
+from octavo_config_grad.arguments import check_number
 
 __all__ = ["UpdateInfo", "update_info"]
 
@@ -235,7 +237,7 @@ def check_finite(gramian: Float64[Tensor, "losses losses"]) -> None:
         raise InvalidValueError("the Gramian is not finite outside its diagonal")
 
 
-def check_rtol(rtol: float | None, size: int) -> float:
+def check_rtol(rtol: Any, size: int) -> float:
     """Default or checked relative eigenvalue cut.
 
     Args:
@@ -247,15 +249,17 @@ def check_rtol(rtol: float | None, size: int) -> float:
 
     Raises:
         InvalidValueError: If it lies outside [0, 1).
+        InvalidTypeError: If it is not a number.
     """
     if rtol is None:
         return default_rtol(size)
+    check_number("rtol", rtol)
     if not 0.0 <= rtol < 1.0:
         raise InvalidValueError(f"rtol={rtol} must lie in [0, 1)")
     return float(rtol)
 
 
-def finite_vector(values: Tensor | Sequence[float | int], size: int, name: str) -> Float64[np.ndarray, " losses"]:
+def finite_vector(values: Any, size: int, name: str) -> Float64[np.ndarray, " losses"]:
     """One finite number per loss.
 
     Args:
@@ -268,8 +272,9 @@ def finite_vector(values: Tensor | Sequence[float | int], size: int, name: str) 
 
     Raises:
         InvalidValueError: If their number is another, or one is not finite.
+        InvalidTypeError: If they are not numbers.
     """
-    array = torch.as_tensor(values, dtype=torch.float64).detach().cpu().numpy()
+    array = real_array(values, name)
     if array.shape != (size,):
         raise InvalidValueError(
             f"{name} has shape {array.shape}, but there are {size} losses: give one number for each"
@@ -278,3 +283,24 @@ def finite_vector(values: Tensor | Sequence[float | int], size: int, name: str) 
         loss = int(np.flatnonzero(~np.isfinite(array))[0])
         raise InvalidValueError(f"{name} is {array[loss]} for loss {loss}: it must be finite")
     return array.copy()
+
+
+def real_array(values: Any, name: str) -> Float64[np.ndarray, ...]:
+    """Numbers as an array.
+
+    Args:
+        values: What the caller passed.
+        name: Name of the argument, for the error.
+
+    Returns:
+        The numbers in float64.
+
+    Raises:
+        InvalidTypeError: If they are not numbers.
+    """
+    try:
+        return torch.as_tensor(values, dtype=torch.float64).detach().cpu().numpy()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidTypeError(
+            f"{name}={reprlib.repr(values)} is a {type(values).__name__}; give one number for each loss"
+        ) from error

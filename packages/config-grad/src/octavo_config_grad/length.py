@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from octavo_core.errors import InvalidTypeError, InvalidValueError
+
+from octavo_config_grad.arguments import check_number
 
 __all__ = ["LENGTH_MODELS", "LengthModel", "update_length"]
 
@@ -33,7 +37,7 @@ def check_length_model(model: object, num_losses: int | None = None) -> None:
 
     Args:
         model: What the caller passed as ``length``.
-        num_losses: Number of losses m, when known; an index must lie in ``[-m, m)``.
+        num_losses: Number of losses m, when known; an index must lie in ``[0, m)``.
 
     Raises:
         InvalidValueError: If the name is unknown or the index out of range.
@@ -46,10 +50,9 @@ def check_length_model(model: object, num_losses: int | None = None) -> None:
                 "(norms, cosines) -> length"
             )
     elif isinstance(model, int) and not isinstance(model, bool):
-        if num_losses is not None and not -num_losses <= model < num_losses:
-            raise InvalidValueError(
-                f"length={model} tracks a loss that does not exist: with {num_losses} losses use 0 to {num_losses - 1}"
-            )
+        if model < 0 or (num_losses is not None and model >= num_losses):
+            known = "use 0 or more" if num_losses is None else f"with {num_losses} losses use 0 to {num_losses - 1}"
+            raise InvalidValueError(f"length={model} tracks a loss that does not exist: {known}")
     elif not callable(model):
         raise InvalidTypeError(
             f"length must be a name ({', '.join(LENGTH_MODELS)}), a loss index or a function (norms, cosines) -> "
@@ -79,7 +82,7 @@ def update_length(
 
     Raises:
         InvalidValueError: If the model is unknown, or a function returns something not finite.
-        InvalidTypeError: If the model is of another type.
+        InvalidTypeError: If the model is of another type, or a function returns something else than a number.
 
     Source:
         The length models of the paper and its released code; ``"inverse_*"`` are the ``tau / cos`` variants of the
@@ -91,13 +94,24 @@ def update_length(
     if isinstance(model, int):
         return float(norms[model] * cosines.sum())
     if not isinstance(model, str):
-        length = float(model(torch.from_numpy(norms.copy()), torch.from_numpy(cosines.copy())))
-        if not math.isfinite(length):
-            raise InvalidValueError(f"the length function returned {length}; it must return a finite number")
-        return length
+        return _finite_length(model(torch.from_numpy(norms.copy()), torch.from_numpy(cosines.copy())))
     nonzero = norms > 0.0
     tau = float(_SCALES[model.removeprefix("inverse_")](norms[nonzero]))
     if not model.startswith("inverse_"):
         return tau * float(cosines.sum())
     cosines = cosines[nonzero]
     return tau * float(np.sum(1.0 / cosines)) if cosines.min() > 0.0 else 0.0
+
+
+def _finite_length(returned: Any) -> float:
+    try:
+        check_number("length", returned)
+    except InvalidTypeError:
+        raise InvalidTypeError(
+            f"the length function returned {reprlib.repr(returned)}, a {type(returned).__name__}; it must return a "
+            "finite number"
+        ) from None
+    length = float(returned)
+    if not math.isfinite(length):
+        raise InvalidValueError(f"the length function returned {length}; it must return a finite number")
+    return length

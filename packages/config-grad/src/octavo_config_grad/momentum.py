@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 from torch import Tensor
 
 from octavo_config_grad._compile import outside_graphs
+from octavo_config_grad.arguments import check_integer
 from octavo_config_grad.backward import (
     all_finite,
     check_choice,
@@ -29,6 +31,8 @@ from octavo_config_grad.info import UpdateInfo
 from octavo_config_grad.loss_history import LossHistory
 from octavo_config_grad.moments import Moments, Stretch
 from octavo_config_grad.momentum_checks import check_group, check_saved_state, common_betas
+from octavo_config_grad.overflow import overflow_error
+from octavo_config_grad.saved_state import load_or_restore
 from octavo_config_grad.selection import LossSelector, loss_indices
 from octavo_config_grad.solution import Solution, checked_aggregator
 
@@ -36,6 +40,9 @@ __all__ = ["MConFIG"]
 
 # Coefficients beyond this may not fit float32 although their product with a moment does.
 _LARGE = 2.0**100
+# Gradients whose norm exceeds this share of the largest number count as not finite: an update is the sum of up to m
+# vectors as long, whose partial sums can be a hundred times as large.
+_HEADROOM = 2.0**-14
 
 
 class MConFIG(torch.optim.Optimizer):
@@ -70,8 +77,10 @@ class MConFIG(torch.optim.Optimizer):
         aggregator: Combines the moments; ``ConFIG()`` by default. ``PCGrad()`` and ``IMTLG()`` give M-PCGrad, M-IMTL-G.
         second_moment: ``"pseudo"`` (the paper) or ``"separate"``, an ablation that the paper reports as worse: every
             loss has its own V, and the Adam directions of the losses are combined.
-        nonfinite: What to do when a gradient is not finite: ``"raise"``, or ``"skip"`` the step. Either way parameters
-            and state stay untouched, and the same losses come up again.
+        nonfinite: What to do when a gradient is not finite, or so large (2e34 in float32) that the update may not be:
+            ``"raise"``, or ``"skip"`` the step. Either way parameters and state stay untouched, and the same losses
+            come up again. An update that a length function or ``IMTLG`` lets grow out of range is treated likewise, but
+            the moments of its losses, which are finite, stay.
         recompute_every: Steps between recomputations of the whole Gramian, at least 1.
         reduction: Work over processes: ``"auto"``, ``"average"``, ``"sharded"`` or ``"none"``; see ``Reducer``. With
             DDP, compute the losses under ``model.no_sync()``; with FSDP, use ``"sharded"`` and
@@ -82,7 +91,7 @@ class MConFIG(torch.optim.Optimizer):
 
     Attributes:
         aggregator: The aggregator; may be replaced between steps.
-        skipped_steps: Number of steps skipped because a gradient was not finite.
+        skipped_steps: Number of steps skipped because a gradient or the update was not finite.
 
     Raises:
         InvalidValueError: If a number is out of range or an option unknown.
@@ -103,7 +112,7 @@ class MConFIG(torch.optim.Optimizer):
         *,
         updates_per_step: Any = 1,
         select: Any = "round_robin",
-        seed: int = 0,
+        seed: Any = 0,
         aggregator: Any = None,
         second_moment: Any = "pseudo",
         nonfinite: Any = "raise",
@@ -112,14 +121,10 @@ class MConFIG(torch.optim.Optimizer):
         process_group: Any = None,
         gradients_by: Any = "autograd",
     ) -> None:
-        (self.num_losses,) = loss_indices([num_losses], 2**31, "num_losses")
+        self.num_losses = check_integer("num_losses", num_losses, 1)
         check_choice("second_moment", second_moment, ("pseudo", "separate"))
         check_choice("nonfinite", nonfinite, ("raise", "skip"))
         check_choice("gradients_by", gradients_by, ("autograd", "backward"))
-        if self.num_losses < 1:
-            raise InvalidValueError("num_losses=0; M-ConFIG needs at least one loss")
-        if recompute_every < 1:
-            raise InvalidValueError(f"recompute_every={recompute_every}; give at least 1")
         self.aggregator = checked_aggregator(aggregator)
         if self.aggregator.needs_gradients:
             raise InvalidTypeError(
@@ -128,7 +133,7 @@ class MConFIG(torch.optim.Optimizer):
             )
         self.second_moment = second_moment
         self.nonfinite = nonfinite
-        self.recompute_every = recompute_every
+        self.recompute_every = check_integer("recompute_every", recompute_every, 1)
         self.gradients_by = gradients_by
         self._solution: Solution | None = None
         self.skipped_steps = 0
@@ -141,6 +146,7 @@ class MConFIG(torch.optim.Optimizer):
         self._layout: list[tuple[int, torch.device]] | None = None
         self._positions: list[int] = []
         self._precision = torch.float64
+        self._largest_reach = 0.0
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @property
@@ -194,7 +200,7 @@ class MConFIG(torch.optim.Optimizer):
 
         Raises:
             InvalidValueError: If an option is out of range, or ``betas`` differ from the other groups'.
-            InvalidTypeError: If a parameter is not a real floating-point tensor.
+            InvalidTypeError: If an option is not a number, or a parameter not a real floating-point tensor.
         """
         super().add_param_group(param_group)
         try:
@@ -219,9 +225,9 @@ class MConFIG(torch.optim.Optimizer):
             The refreshed losses, a dict from index to detached tensor.
 
         Raises:
-            InvalidValueError: If an index is out of range or repeated, a loss is not a scalar or has no graph, or a
-                gradient is not finite under ``nonfinite="raise"``.
-            InvalidTypeError: If a loss is neither a tensor nor a function.
+            InvalidValueError: If an index is out of range or repeated, two losses are one object, a loss is not a
+                scalar or has no graph, or a gradient or the update is not finite under ``nonfinite="raise"``.
+            InvalidTypeError: If a loss is neither a tensor nor a function, a gradient is sparse, or the scaler none.
         """
         values, weights = self._refresh(closure, scaler)
         if weights is None:
@@ -296,11 +302,23 @@ class MConFIG(torch.optim.Optimizer):
                 gradients = unscale_gradients(scaler, self, trainable, gradients)
             self._sync_layout(trainable, gradients)
             flat = [self._moments.flatten([row[position] for position in self._positions]) for row in gradients]
-            failed = [index for index, vectors in zip(indices, flat, strict=True) if not all_finite(vectors)]
+            failed = [
+                index
+                for index, vectors in zip(indices, flat, strict=True)
+                if not all_finite(vectors, headroom=_HEADROOM)
+            ]
             if self._reducer.agree(bool(failed), trainable[0].device):
                 self._report_nonfinite(failed, gradients, indices, trainable, raising=not scaling)
                 return values, None
-            return values, self._advance(indices, flat, values)
+            weights = self._advance(indices, flat, values)
+            if weights is not None and self._solution is not None and not self._solution.reach <= self._largest_reach:
+                self._solution = None
+                if self.nonfinite == "raise" and not scaling:
+                    raise overflow_error()
+                self.skipped_steps += 1
+                return values, None
+            self._step += weights is not None
+            return values, weights
 
     def _advance(self, indices: list[int], flat: list[list[Tensor]], values: dict[int, Tensor]) -> np.ndarray | None:
         betas = self._betas()
@@ -315,11 +333,8 @@ class MConFIG(torch.optim.Optimizer):
         corrections = self._history.corrections(betas)
         if self.second_moment == "pseudo":
             scale = 1.0 / corrections[0]
-            weights = scale * self._solve(self._history.gramian * scale * scale[:, None])
-        else:
-            weights = self._solve(self._sum_shards(self._moments.normalised_gramian(corrections, self._eps())))
-        self._step += 1
-        return weights
+            return scale * self._solve(self._history.gramian * scale * scale[:, None])
+        return self._solve(self._sum_shards(self._moments.normalised_gramian(corrections, self._eps())))
 
     def _refresh_gramian(self, indices: list[int]) -> None:
         # The dot products are recomputed, not moved by increments, so rounding errors do not pile up; the occasional
@@ -385,18 +400,23 @@ class MConFIG(torch.optim.Optimizer):
             state_dict: The state; nothing is changed unless all of it fits.
 
         Raises:
-            InvalidValueError: If the state is of another optimizer, another number of losses, other parameters or
-                another kind of selection.
+            InvalidValueError: If the state is of another optimizer, another number of losses, other parameters, another
+                kind of selection or another aggregator, or if a part of it is missing, out of range or NaN.
+            InvalidTypeError: If a part of it is of another type.
         """
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         check_saved_state(state_dict, self.param_groups, num_losses=self.num_losses, second_moment=self.second_moment)
-        self._selector.check_state(state_dict["mconfig"]["selector"])
         own, moments = state_dict["mconfig"], state_dict["state"]
-        self.aggregator.load_state_dict(own["aggregator"])
+        selection = copy.deepcopy(self._selector.state_dict())
+        self._selector.load_state_dict(own["selector"])
+        try:
+            load_or_restore(self.aggregator, own["aggregator"], "the aggregator")
+        except InvalidValueError:
+            self._selector.load_state_dict(selection)
+            raise
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         for group in self.param_groups:
             group["betas"] = tuple(group["betas"])
-        self._selector.load_state_dict(own["selector"])
         self._step = own["step"]
         self._history.load_state_dict(own["history"])
         self._since_recompute = own["since_recompute"]
@@ -443,9 +463,10 @@ class MConFIG(torch.optim.Optimizer):
         row = gradients[indices.index(failed[0])]
         names = parameter_names(self.param_groups)
         culprits = [names[id(p)] for p, g in zip(trainable, row, strict=True) if g is not None and not all_finite([g])]
+        reason = "is not finite" if culprits else "is so large that the update may not be finite"
         raise InvalidValueError(
-            f"the gradient of loss {failed[0]} with respect to {culprits[0] if culprits else 'a parameter'} is not "
-            "finite; nothing was changed: lower the learning rate, or pass nonfinite='skip' to leave such steps out"
+            f"the gradient of loss {failed[0]} with respect to {culprits[0] if culprits else 'the parameters'} "
+            f"{reason}; nothing was changed: lower the learning rate, or pass nonfinite='skip' to leave such steps out"
         )
 
     def _sync_layout(self, trainable: list[Tensor], gradients: list[list[Tensor | None]]) -> None:
@@ -458,6 +479,7 @@ class MConFIG(torch.optim.Optimizer):
         self._positions = [i for i, parameter in enumerate(trainable) if i in reached or id(parameter) in tracked]
         self._layout = layout
         self._precision = max({p.dtype for p in trainable}, key=lambda dtype: torch.finfo(dtype).eps)
+        self._largest_reach = torch.finfo(torch.promote_types(self._precision, torch.float32)).max / 2
         lost = not tracked.issubset(id(parameter) for parameter in trainable)
         self._build_moments([trainable[position] for position in self._positions])
         if lost and self.second_moment == "pseudo":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections import defaultdict
@@ -10,18 +11,18 @@ from typing import Any
 
 import torch
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo_config_grad._compile import outside_graphs
+from octavo_config_grad.arguments import parameters_by_id
 from octavo_config_grad.backward import (
     all_finite,
     check_choice,
     check_distinct,
-    check_groups,
     evaluate_loss,
     is_scaling,
     loss_gradient,
-    named_losses,
+    ordered_losses,
     parameter_names,
     scaled_loss,
 )
@@ -30,6 +31,8 @@ from octavo_config_grad.gramian import autocast_off, coarsest_dtype, gramian, sc
 from octavo_config_grad.info import UpdateInfo
 from octavo_config_grad.moments import to_float64
 from octavo_config_grad.momentum import MConFIG
+from octavo_config_grad.overflow import SAFE_REACH, overflow_error, overflows
+from octavo_config_grad.saved_state import check_wrapped_state, load_or_restore
 from octavo_config_grad.solution import Solution, checked_aggregator
 
 __all__ = ["ConFIGOptimizer"]
@@ -69,7 +72,8 @@ class ConFIGOptimizer(torch.optim.Optimizer):
     Args:
         optimizer: The optimizer to wrap; any that needs no closure.
         aggregator: Combines the gradients; ``ConFIG()`` by default. Its ``nonfinite`` policy says what happens when a
-            gradient is not finite: ``"raise"``, or ``"skip"`` the step. Parameters and state stay untouched then.
+            gradient or the update is not finite: ``"raise"``, or ``"skip"`` the step. Parameters and state stay
+            untouched then.
         shared: Parameters, or a module, whose gradients are combined without conflict; all others are heads. None: all
             that are not heads.
         heads: Parameters, or a module, that get the plain gradient of the summed losses. None: all that are not shared.
@@ -83,10 +87,11 @@ class ConFIGOptimizer(torch.optim.Optimizer):
     Attributes:
         optimizer: The wrapped optimizer.
         aggregator: The aggregator; may be replaced between steps.
-        skipped_steps: Number of steps skipped because a gradient was not finite.
+        skipped_steps: Number of steps skipped because a gradient or the update was not finite.
 
     Raises:
-        InvalidTypeError: If ``optimizer`` is not a torch optimizer or needs a closure (LBFGS).
+        InvalidTypeError: If ``optimizer`` is not a torch optimizer or needs a closure (LBFGS), or an argument is of
+            another type than named above.
         InvalidValueError: If an option is unknown, or shared and heads overlap, leave out a parameter, or name one that
             is not in the optimizer.
 
@@ -119,12 +124,13 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                 "update does not have; wrap an optimizer that works on .grad, such as Adam"
             )
         check_choice("gradients_by", gradients_by, ("autograd", "backward"))
-        if not (clip is None or callable(clip) or isinstance(clip, int | float)):
-            raise InvalidTypeError(
-                f"clip is a {type(clip).__name__}; give a norm, a function of the parameters, or None"
-            )
-        if isinstance(clip, int | float) and not 0.0 < clip < math.inf:
-            raise InvalidValueError(f"clip={clip!r}; give a finite norm > 0, a function of the parameters, or None")
+        if not (clip is None or callable(clip)):
+            if not isinstance(clip, int | float) or isinstance(clip, bool):
+                raise InvalidTypeError(
+                    f"clip is a {type(clip).__name__}; give a norm, a function of the parameters, or None"
+                )
+            if not 0.0 < clip < math.inf:
+                raise InvalidValueError(f"clip={clip!r}; give a finite norm > 0, a function of the parameters, or None")
         self.optimizer = optimizer
         self.aggregator = checked_aggregator(aggregator)
         self.clip = clip
@@ -132,8 +138,8 @@ class ConFIGOptimizer(torch.optim.Optimizer):
         self._info: UpdateInfo | Solution | None = None
         self.skipped_steps = 0
         self._reducer = Reducer(reduction, process_group)
-        self._shared = _given_parameters(shared)
-        self._heads = _given_parameters(heads)
+        self._shared = parameters_by_id("shared", shared)
+        self._heads = parameters_by_id("heads", heads)
         self._check_roles()
         self._overflowed = False
         # The base class's __init__ would make parameter groups of its own; __setstate__ makes only the hooks.
@@ -177,19 +183,19 @@ class ConFIGOptimizer(torch.optim.Optimizer):
 
         Args:
             losses: Scalar tensors with a graph or functions without arguments that return one: a sequence, a mapping
-                {0: ..., 1: ...}, a vector (m,), or a function that returns one of these. Functions are called and
-                differentiated one after the other, so that only one graph lives at a time.
+                {0: ..., 1: ...} in any order, a vector (m,), or a function that returns one of these. Functions are
+                called and differentiated one after the other, so that only one graph lives at a time.
             scaler: ``torch.amp.GradScaler`` that scales the losses.
 
         Returns:
             The losses, detached and unscaled.
 
         Raises:
-            InvalidValueError: If there is no loss, their number differs from what was accumulated, a loss is not a
-                scalar or has no graph, or two are the same object.
-            InvalidTypeError: If a loss is neither a tensor nor a function.
+            InvalidValueError: If there is no loss, their number differs from what was accumulated, a mapping has other
+                keys than 0 to m - 1, a loss is not a scalar or has no graph, or two are the same object.
+            InvalidTypeError: If a loss is neither a tensor nor a function, a gradient is sparse, or the scaler none.
         """
-        items = list(named_losses(losses, None).values())
+        items = ordered_losses(losses)
         if self._rows and len(items) != len(self._rows):
             raise InvalidValueError(
                 f"got {len(items)} losses after {len(self._rows)} were accumulated; give the same ones until "
@@ -238,7 +244,8 @@ class ConFIGOptimizer(torch.optim.Optimizer):
 
         Raises:
             InvalidStateError: If nothing was accumulated.
-            InvalidValueError: If a gradient is not finite under ``nonfinite="raise"``.
+            InvalidValueError: If a gradient or the update is not finite under ``nonfinite="raise"``. What was
+                accumulated is dropped then.
         """
         if not self._rows:
             raise InvalidStateError("nothing to combine; call accumulate(losses) or step(losses)")
@@ -261,7 +268,8 @@ class ConFIGOptimizer(torch.optim.Optimizer):
 
         Raises:
             InvalidStateError: If there is nothing to step on.
-            InvalidValueError: As for :meth:`accumulate` and :meth:`combine`.
+            InvalidValueError: As for :meth:`accumulate`, after which what was accumulated before is kept, and as for
+                :meth:`combine`, after which it is dropped: a step that fails must not fail again with the next losses.
             InvalidTypeError: As for :meth:`accumulate`.
         """
         losses = closure
@@ -318,14 +326,22 @@ class ConFIGOptimizer(torch.optim.Optimizer):
             state_dict: The state.
 
         Raises:
-            InvalidValueError: If it is not the state of an optimizer with these parameter groups.
+            InvalidValueError: If it is not the state of an optimizer with these parameter groups, or that of another
+                type of optimizer or another aggregator. Nothing is changed then.
         """
-        check_groups(state_dict, self.param_groups)
+        check_wrapped_state(state_dict, self.optimizer)
         own = state_dict.get("config")
+        before = copy.deepcopy(self.aggregator.state_dict())
         if own is not None:
-            self.aggregator.load_state_dict(own["aggregator"])
+            load_or_restore(self.aggregator, own["aggregator"], "the aggregator")
+        try:
+            self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != "config"})
+        except Exception as error:
+            self.aggregator.load_state_dict(before)
+            kind = type(self.optimizer).__name__
+            raise InvalidValueError(f"{kind} cannot load the saved state ({error}); give that of a {kind}") from error
+        if own is not None:
             self.skipped_steps = own["skipped_steps"]
-        self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != "config"})
         self._clear()
         self._combined = False
 
@@ -336,8 +352,8 @@ class ConFIGOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         # The keys are the ids of the original's parameters.
-        self._shared = _given_parameters(None if self._shared is None else self._shared.values())
-        self._heads = _given_parameters(None if self._heads is None else self._heads.values())
+        self._shared = parameters_by_id("shared", self._shared and self._shared.values())
+        self._heads = parameters_by_id("heads", self._heads and self._heads.values())
         self._clear()
         self._combined = False
 
@@ -366,14 +382,24 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                 update = [torch.stack(column).sum(0) for column in zip(*gradients, strict=True)]
             else:
                 self._check_finite(heads, for_heads, device)
-                update = self._aggregate(gradients, values) if reached else []
-        for parameter in trainable:
-            parameter.grad = None
+                update, reach = self._aggregate(gradients, values) if reached else ([], 0.0)
+                # All processes know the same reach, so that all of them ask for agreement, or none.
+                if not reach <= SAFE_REACH and self._reducer.agree(overflows(update, reach), device):
+                    if not overflow_allowed:
+                        raise overflow_error()
+                    self._overflowed = True
+                    self.skipped_steps += 1
+                    self._info = None
+        # That of a frozen parameter, too: left from an earlier step, it would go on moving the parameter.
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
         for parameter, gradient in zip(reached + heads, [*update, *for_heads], strict=True):
             parameter.grad = as_gradient(gradient, parameter)
         self._combined = True
 
-    def _aggregate(self, gradients: list[list[Tensor]], values: list[Tensor]) -> list[Tensor]:
+    def _aggregate(self, gradients: list[list[Tensor]], values: list[Tensor]) -> tuple[list[Tensor], float]:
+        """The update, and a bound on its numbers (see :class:`Solution`)."""
         losses = [float(value) for value in values]
         precision = coarsest_dtype(gradients)
         packed = _pack(gradients)
@@ -384,7 +410,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
                     "parameters are sharded; use an aggregator that works on their Gramian"
                 )
             update, self._info = self.aggregator.aggregate(packed, losses)
-            return _unpack(update, gradients[0])
+            return _unpack(update, gradients[0]), self._info.length
         if isinstance(packed, Tensor) and precision != torch.float64:
             packed = to_float64(packed)  # products of smaller types cannot overflow there
             products, unit = packed @ packed.T, 1.0
@@ -401,7 +427,7 @@ class ConFIGOptimizer(torch.optim.Optimizer):
             if isinstance(packed, Tensor)
             else weighted_sum(packed, alpha, accumulate=solution.accumulate)
         )
-        return _unpack(update, gradients[0])
+        return _unpack(update, gradients[0]), solution.reach
 
     def _check_finite(self, heads: list[Tensor], gradients: list[Tensor], device: torch.device) -> None:
         if not heads or not self._reducer.agree(not all_finite(gradients), device):
@@ -466,10 +492,3 @@ def _unpack(update: Tensor | list[Tensor], like: list[Tensor]) -> list[Tensor]:
         return update
     parts = update.to(like[0]).split([gradient.numel() for gradient in like])
     return [part.view(gradient.shape) for part, gradient in zip(parts, like, strict=True)]
-
-
-def _given_parameters(given: Any) -> dict[int, Tensor] | None:
-    if given is None:
-        return None
-    parameters = given.parameters() if isinstance(given, nn.Module) else [given] if isinstance(given, Tensor) else given
-    return {id(parameter): parameter for parameter in parameters}

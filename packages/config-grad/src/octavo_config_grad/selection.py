@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from octavo_core.errors import InvalidTypeError, InvalidValueError
+
+from octavo_config_grad.arguments import check_integer, check_seed
+from octavo_config_grad.saved_state import load_or_restore
 
 __all__ = ["LossSelector", "loss_indices"]
 
@@ -25,14 +29,14 @@ class LossSelector:
 
     Raises:
         InvalidValueError: If a number is out of range or the name is unknown.
-        InvalidTypeError: If ``select`` is neither a name nor a function.
+        InvalidTypeError: If ``select`` is neither a name nor a function, or a number not an integer.
 
     Source: Section 3.2 of the paper (Algorithm 1 refreshes one loss in turn); several per step as in the official
     multi-task study.
     """
 
     def __init__(
-        self, num_losses: int, *, updates_per_step: Any = 1, select: Any = "round_robin", seed: int = 0
+        self, num_losses: int, *, updates_per_step: Any = 1, select: Any = "round_robin", seed: Any = 0
     ) -> None:
         if isinstance(select, str):
             if select not in ("round_robin", "random"):
@@ -43,12 +47,10 @@ class LossSelector:
             raise InvalidTypeError(
                 f"select is a {type(select).__name__}; give 'round_robin', 'random' or a function (count, m) -> indices"
             )
-        (self.updates_per_step,) = loss_indices([updates_per_step], num_losses + 1, "updates_per_step")
-        if self.updates_per_step == 0:
-            raise InvalidValueError(f"updates_per_step=0 refreshes no loss; give 1 to {num_losses}")
+        self.updates_per_step = check_integer("updates_per_step", updates_per_step, 1, num_losses)
         self.num_losses = num_losses
         self.select = select
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(check_seed(seed))
         self._position = 0
         self._count = 0
         self._pending: list[int] | None = None
@@ -62,7 +64,13 @@ class LossSelector:
                 order = torch.randperm(self.num_losses, generator=self._generator)
                 chosen = order[: self.updates_per_step].tolist()
             else:
-                chosen = loss_indices(self.select(self._count, self.num_losses), self.num_losses, "select returned")
+                returned = self.select(self._count, self.num_losses)
+                if not isinstance(returned, Iterable):
+                    raise InvalidTypeError(
+                        f"select returned {reprlib.repr(returned)}, a {type(returned).__name__}; it must return the "
+                        "indices of losses as a sequence"
+                    )
+                chosen = loss_indices(returned, self.num_losses, "select returned")
             self._pending = chosen
         return list(self._pending)
 
@@ -90,24 +98,49 @@ class LossSelector:
             state["function"] = self.select.state_dict()
         return state
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise InvalidValueError if a saved state belongs to another kind of selection."""
+    def check_state(self, state: Any) -> None:
+        """Raise an error if a saved state belongs to another kind of selection, or is damaged."""
         kind = self.select if isinstance(self.select, str) else "function"
-        if state.get("kind") != kind:
+        names = ("kind", "position", "count", "pending", "random_state", *self._function_names())
+        missing = names if not isinstance(state, Mapping) else [name for name in names if name not in state]
+        if missing:
             raise InvalidValueError(
-                f"the saved state selects losses by {state.get('kind')!r}, this optimizer by {kind!r}; "
+                f"the saved selector lacks {', '.join(missing)}; give what state_dict() returned, with the same select"
+            )
+        if state["kind"] != kind:
+            raise InvalidValueError(
+                f"the saved state selects losses by {state['kind']!r}, this optimizer by {kind!r}; "
                 "build it with the same select"
             )
+        check_integer("the saved selector.position", state["position"], 0, self.num_losses - 1)
+        check_integer("the saved selector.count", state["count"], 0)
+        if state["pending"] is not None:
+            if not isinstance(state["pending"], list | tuple):
+                raise InvalidTypeError(
+                    f"the saved selector.pending is a {type(state['pending']).__name__}; give what state_dict() "
+                    "returned"
+                )
+            loss_indices(state["pending"], self.num_losses, "the saved selector.pending")
+        try:
+            torch.Generator().set_state(state["random_state"].cpu())
+        except Exception as error:
+            raise InvalidValueError(
+                f"the saved selector.random_state is not that of a generator ({error}); give what state_dict() returned"
+            ) from error
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+    def load_state_dict(self, state: Any) -> None:
+        """Restore what :meth:`state_dict` returned; nothing is changed unless all of it fits."""
         self.check_state(state)
+        for name in self._function_names():
+            load_or_restore(self.select, state[name], "the selection function")
         self._position = state["position"]
         self._count = state["count"]
         self._pending = None if state["pending"] is None else list(state["pending"])
         self._generator.set_state(state["random_state"].cpu())
-        if hasattr(self.select, "load_state_dict"):
-            self.select.load_state_dict(state["function"])
+
+    def _function_names(self) -> list[str]:
+        """Entries of the state that belong to the function."""
+        return ["function"] if hasattr(self.select, "state_dict") and hasattr(self.select, "load_state_dict") else []
 
 
 def loss_indices(indices: Iterable[Any], num_losses: int, what: str) -> list[int]:

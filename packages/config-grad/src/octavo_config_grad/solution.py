@@ -15,14 +15,14 @@ from torch import Tensor
 
 from octavo_config_grad._solver import SAFE_PIVOT
 from octavo_config_grad.aggregators import Aggregator, ConFIG
-from octavo_config_grad.gramian import accumulation_dtype
+from octavo_config_grad.gramian import accumulation
 from octavo_config_grad.info import UpdateInfo, check_finite, nonfinite_losses, skipped_info, update_info
 
 __all__ = ["Solution", "checked_aggregator"]
 
 # Largest number of losses for which plain Python floats are faster than LAPACK behind NumPy.
 _PLAIN_SIZE = 8
-# |d| / sum_i |alpha_i g_i| below which the sum needs float64, as in ``accumulation_dtype``.
+# |d| / sum_i |alpha_i g_i| below which the sum needs float64, as in ``accumulation``.
 _CANCELLATION = 1e-2
 
 
@@ -61,6 +61,7 @@ class Solution:
         alpha: Coefficients of the update; zero if a gradient is not finite under ``nonfinite="skip"``.
         skipped: Whether that is so.
         accumulate: float64 where the update is a sum of terms that cancel so far that it needs that precision.
+        reach: ``sum_j |alpha_j| |g_j|``, which bounds every number of the update and of its partial sums.
 
     Raises:
         InvalidValueError: If a gradient is not finite under ``nonfinite="raise"``; the loss is named.
@@ -78,13 +79,14 @@ class Solution:
         self.skipped = aggregator.nonfinite == "skip" and bool(nonfinite_losses(gramian))
         if self.skipped:
             self.alpha = torch.zeros(len(gramian), dtype=torch.float64)
-            self.accumulate = None
+            self.accumulate, reach = None, 0.0
         elif (plain := _plain_coefficients(aggregator, gramian)) is not None:
-            self.alpha, self.accumulate = plain
+            self.alpha, self.accumulate, reach = plain
         else:
             check_finite(gramian)
             self.alpha = aggregator.coefficients(gramian, torch.tensor(losses, dtype=torch.float64))
-            self.accumulate = accumulation_dtype(gramian, self.alpha)
+            self.accumulate, reach = accumulation(gramian, self.alpha)
+        self.reach = reach * unit
         self._gramian = gramian
         self._gradient_dtype = gradient_dtype
         self._unit = unit
@@ -98,8 +100,8 @@ class Solution:
         return replace(info, norms=info.norms * self._unit, length=info.length * self._unit)
 
 
-def _plain_coefficients(aggregator: Aggregator, gramian: Tensor) -> tuple[Tensor, torch.dtype | None] | None:
-    """``alpha`` and ``accumulate`` of ConFIG with equal weights for a few clearly independent gradients, else None.
+def _plain_coefficients(aggregator: Aggregator, gramian: Tensor) -> tuple[Tensor, torch.dtype | None, float] | None:
+    """``alpha``, ``accumulate``, ``reach`` of equal-weight ConFIG for a few clearly independent gradients, else None.
 
     In plain floats, since between two backward passes every NumPy or torch call costs more than this whole solve: with
     ``R a = 1`` by Cholesky, ``alpha_j = (sum_i |g_i|) / (sum_i a_i) a_j / |g_j|``.
@@ -136,5 +138,6 @@ def _plain_coefficients(aggregator: Aggregator, gramian: Tensor) -> tuple[Tensor
     scale = sum(norms) / sum(solution)
     alpha = torch.tensor([scale * a / norm for a, norm in zip(solution, norms, strict=True)], dtype=torch.float64)
     # |d|^2 = scale^2 a^T R a = scale^2 sum_i a_i, to be compared with the sum of the |alpha_i g_i|.
-    cancels = sum(solution) < _CANCELLATION**2 * sum(map(abs, solution)) ** 2
-    return alpha, torch.float64 if cancels else None
+    total = sum(map(abs, solution))
+    cancels = sum(solution) < _CANCELLATION**2 * total**2
+    return alpha, torch.float64 if cancels else None, scale * total

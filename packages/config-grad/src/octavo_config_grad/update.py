@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from octavo_config_grad._compile import outside_graphs
 from octavo_config_grad._solver import cosine_matrix, least_squares_coefficients, minimum_norm_coefficients
-from octavo_config_grad.gramian import Gradients, accumulation_dtype, scaled_gramian, weighted_sum
+from octavo_config_grad.gramian import accumulation, scaled_gramian, weighted_sum
 from octavo_config_grad.info import (
     UpdateInfo,
     check_finite,
@@ -25,6 +25,7 @@ from octavo_config_grad.info import (
     update_info,
 )
 from octavo_config_grad.length import LengthModel, check_length_model, update_length
+from octavo_config_grad.overflow import overflow_error, overflows
 
 __all__ = ["RANK_POLICIES", "UpdateInfo", "config_update", "config_weights", "update_info"]
 
@@ -35,11 +36,11 @@ RANK_POLICIES = ("lstsq", "maxmin", "error")
 @outside_graphs
 def config_weights(
     gramian: Tensor,
-    direction_weights: Tensor | Sequence[float | int] | None = None,
+    direction_weights: Any = None,
     *,
     length: LengthModel = "projection",
     rank_policy: str = "lstsq",
-    rtol: float | None = None,
+    rtol: Any = None,
     gradient_dtype: torch.dtype = torch.float64,
 ) -> tuple[Float64[Tensor, " losses"], UpdateInfo]:
     """Coefficients ``alpha`` of the conflict-free update ``g_ConFIG = sum_j alpha_j g_j``.
@@ -68,7 +69,7 @@ def config_weights(
     Raises:
         InvalidValueError: If the Gramian is not square or not finite (the loss is named), w is not positive, not finite
             or of another length, or an option is unknown.
-        InvalidTypeError: If the Gramian is not real floating point or ``length`` is of an unknown type.
+        InvalidTypeError: If the Gramian is not real floating point, or an option is of another type.
         InvalidStateError: If ``rank_policy="error"`` and the gradients are dependent.
 
     Source:
@@ -124,12 +125,12 @@ def config_update(
 
 @outside_graphs
 def config_update(
-    gradients: Gradients,
-    direction_weights: Tensor | Sequence[float | int] | None = None,
+    gradients: Any,
+    direction_weights: Any = None,
     *,
     length: LengthModel = "projection",
     rank_policy: str = "lstsq",
-    rtol: float | None = None,
+    rtol: Any = None,
 ) -> Tensor | list[Tensor]:
     """Conflict-free combination of the gradients of several losses.
 
@@ -146,8 +147,8 @@ def config_update(
         shape of one gradient for a sequence of tensors, or a list with one tensor per parameter.
 
     Raises:
-        InvalidValueError: As for ``gramian`` and ``config_weights``; in particular if a gradient is not finite
-            (``ConFIG(nonfinite="skip")`` returns zero instead).
+        InvalidValueError: As for ``gramian`` and ``config_weights``; in particular if a gradient is not finite, or the
+            update leaves the range of its dtype (``ConFIG(nonfinite="skip")`` returns zero instead).
         InvalidTypeError: As for ``gramian`` and ``config_weights``.
         InvalidStateError: As for ``config_weights``.
 
@@ -158,9 +159,14 @@ def config_update(
         >>> config_update(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
         tensor([3.5000, 3.5000])
     """
-    product = scaled_gramian(gradients)[0].cpu()
+    product, unit = scaled_gramian(gradients)
+    product = product.cpu()
     alpha, _ = config_weights(product, direction_weights, length=length, rank_policy=rank_policy, rtol=rtol)
-    return weighted_sum(gradients, alpha, accumulate=accumulation_dtype(product, alpha))
+    accumulate, reach = accumulation(product, alpha)
+    update = weighted_sum(gradients, alpha, accumulate=accumulate)
+    if overflows(update, reach * unit):
+        raise overflow_error()
+    return update
 
 
 def check_rank_policy(rank_policy: str) -> None:
@@ -200,7 +206,7 @@ def _direction(
     return coefficients, cosines @ coefficients, rank
 
 
-def _positive_weights(values: Tensor | Sequence[float | int] | None, size: int) -> Float64[np.ndarray, " losses"]:
+def _positive_weights(values: Any, size: int) -> Float64[np.ndarray, " losses"]:
     if values is None:
         return np.ones(size)
     weights = finite_vector(values, size, "direction_weights")

@@ -21,7 +21,7 @@ from torch.nn import functional
 from octavo_config_grad.momentum import MConFIG
 from octavo_config_grad.mtl.data import MultiTaskData, Split
 from octavo_config_grad.optimizer import ConFIGOptimizer
-from octavo_config_grad.pinn.methods import make_aggregator
+from octavo_config_grad.pinn.methods import AGGREGATORS, make_aggregator
 
 __all__ = ["STUDY_METHODS", "StudyConfig", "StudyResult", "TaskNetwork", "TaskResult", "run_study", "train_tasks"]
 
@@ -228,6 +228,7 @@ def train_tasks(data: MultiTaskData, method: str, config: StudyConfig | None = N
     Source:
         The paper's multi-task benchmark.
     """
+    _check_method(method)
     config = config or StudyConfig()
     device = resolve_device(config.device)
     with torch.random.fork_rng(devices=[]):
@@ -287,9 +288,14 @@ def run_study(
         All scores.
 
     Raises:
-        InvalidValueError: If there is no method or seed, or as for :func:`train_tasks`.
+        InvalidValueError: If there is no method or seed, a method is given twice, or as for :func:`train_tasks`; before
+            any training.
         MissingDependencyError: As for :func:`train_tasks`.
     """
+    for position, method in enumerate(methods):
+        _check_method(method)
+        if method in methods[:position]:
+            raise InvalidValueError(f"the method {method!r} is given twice; give each once")
     fitting = tuple(method for method in methods if (_refreshed(method) or 0) <= len(data.tasks))
     if not fitting or not seeds:
         raise InvalidValueError("a study needs at least one method that fits the data, and one seed")
@@ -338,6 +344,13 @@ def _update(method: str, network: TaskNetwork, num_tasks: int, lr: float) -> tup
         combined.step(list(losses))
 
     return combine, num_tasks
+
+
+def _check_method(method: str) -> None:
+    if method not in AGGREGATORS and _refreshed(method) is None:
+        raise InvalidValueError(
+            f"unknown method {method!r}; give one of {', '.join(AGGREGATORS)}, or m-config-<k> with a number k of tasks"
+        )
 
 
 def _refreshed(method: str) -> int | None:

@@ -28,13 +28,16 @@ from octavo_config_grad.momentum import MConFIG
 from octavo_config_grad.optimizer import ConFIGOptimizer
 from octavo_config_grad.pinn.dual_cone import dual_cone_projector
 
-__all__ = ["METHODS", "Stepper", "make_aggregator", "make_stepper"]
+__all__ = ["AGGREGATORS", "METHODS", "Stepper", "make_aggregator", "make_stepper"]
 
 LossFunction = Callable[[int], Tensor]
 """Evaluates the loss of an index on fresh data, with a graph."""
 
 _AGGREGATORS: dict[str, Callable[[], Aggregator]] = {"sum": Sum, "pcgrad": PCGrad, "imtl-g": IMTLG, "mgda": MGDA}
 _TORCHJD = ("upgrad", "dualproj", "aligned-mtl", "cagrad", "nash-mtl")
+AGGREGATORS: tuple[str, ...] = ("config", *_AGGREGATORS, *_TORCHJD)
+"""Names that ``make_aggregator`` takes."""
+
 _WEIGHTINGS: dict[str, Callable[[int, int], LossWeighting]] = {
     "lra": lambda num_losses, seed: LRA(num_losses),
     "relobralo": lambda num_losses, seed: ReLoBRaLo(num_losses, seed=seed),
@@ -207,8 +210,7 @@ def make_aggregator(
         return _AGGREGATORS[name]()
     if name in _TORCHJD:
         return from_torchjd(_torchjd_aggregator(name, num_losses))
-    known = ("config", *_AGGREGATORS, *_TORCHJD)
-    raise InvalidValueError(f"unknown aggregator {name!r}; give one of {', '.join(known)}")
+    raise InvalidValueError(f"unknown aggregator {name!r}; give one of {', '.join(AGGREGATORS)}")
 
 
 def make_stepper(

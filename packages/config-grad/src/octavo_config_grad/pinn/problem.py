@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from octavo_config_grad.pinn.derivatives import Fields, PartOfFields, Wanted, evaluate_fields
 from octavo_config_grad.pinn.reference import Reference
 from octavo_config_grad.pinn.sampling import Box, LatinHypercube, Region, face, faces, inside, periodic
+from octavo_config_grad.pinn.user_code import blame_user
 
 __all__ = ["Condition", "Objective", "PointCounts", "Problem", "mean_square"]
 
@@ -121,6 +122,9 @@ class Problem:
 
         Returns:
             The reference in float64, or None.
+
+        Raises:
+            InvalidTypeError: If :meth:`exact` returns no tensor.
         """
         if isinstance(self.reference_points, int):
             box = self.box()
@@ -135,6 +139,10 @@ class Problem:
         values = self.exact(points)
         if values is None:
             return None
+        if not isinstance(values, Tensor):
+            raise InvalidTypeError(
+                f"{type(self).__name__}.exact() returned a {type(values).__name__}; return a tensor (points, fields)"
+            )
         return Reference(
             self.coordinates,
             self.fields,
@@ -151,15 +159,22 @@ class Problem:
 
         Raises:
             InvalidValueError: If the names and ends do not fit together.
+            InvalidTypeError: If the ends are not tuples of numbers.
         """
         if not self.coordinates or not self.fields:
             raise InvalidValueError(f"{type(self).__name__} must name its coordinates and fields, e.g. ('x', 't')")
-        if len(self.lower) != len(self.coordinates):
+        try:
+            lower, upper = tuple(map(float, self.lower)), tuple(map(float, self.upper))
+        except (TypeError, ValueError):
+            raise InvalidTypeError(
+                f"{type(self).__name__} has lower={self.lower!r} and upper={self.upper!r}; give tuples of numbers"
+            ) from None
+        if len(lower) != len(self.coordinates):
             raise InvalidValueError(
-                f"{type(self).__name__} has {len(self.coordinates)} coordinates and {len(self.lower)} lower ends; "
+                f"{type(self).__name__} has {len(self.coordinates)} coordinates and {len(lower)} lower ends; "
                 "give lower and upper ends for each"
             )
-        return Box(tuple(map(float, self.lower)), tuple(map(float, self.upper)))
+        return Box(lower, upper)
 
     def interior(self, residual: Residual) -> Condition:
         """Make a condition on the whole domain.
@@ -245,6 +260,7 @@ class Objective:
     Raises:
         InvalidValueError: If the problem has no losses, or a number is out of range.
         InvalidTypeError: If the problem's losses are not conditions.
+        InvalidStateError: If code of the problem fails that is not of this package; the loss and the line are named.
     """
 
     def __init__(
@@ -307,14 +323,20 @@ class Objective:
         return self._evaluate(index, number)
 
     def _evaluate(self, index: int, number: int) -> Tensor:
-        return mean_square(
-            self._conditions[index],
-            [sampler.draw(number) for sampler in self._samplers[index]],
-            self.problem,
-            self.network,
-            mode=self._mode,
-            wanted=self._wanted[index],
-        )
+        points = [sampler.draw(number) for sampler in self._samplers[index]]
+        try:
+            return mean_square(
+                self._conditions[index],
+                points,
+                self.problem,
+                self.network,
+                mode=self._mode,
+                wanted=self._wanted[index],
+            )
+        except (Exception, SystemExit) as error:
+            kind = type(self.problem)
+            blame_user(error, f"loss {self.names[index]!r} of {kind.__name__}", kind)
+            raise
 
 
 def mean_square(
@@ -375,18 +397,26 @@ def _components(residual: Any, problem: Problem, fields: Fields) -> list[Tensor]
 
 
 def _losses(problem: Problem) -> dict[str, list[Condition]]:
-    found = problem.losses()
-    if not isinstance(found, Mapping) or not found:
+    kind = type(problem)
+    if kind.losses is Problem.losses:
+        raise InvalidTypeError(f"{kind.__name__} has no losses(); write one that returns conditions by name")
+    try:
+        found = problem.losses()
+    except (Exception, SystemExit) as error:
+        blame_user(error, f"{kind.__name__}.losses()", kind)
+        raise
+    if not isinstance(found, Mapping):
         raise InvalidTypeError(
-            f"{type(problem).__name__}.losses() must return a dictionary of conditions by name, "
-            f"got {type(found).__name__}"
+            f"{kind.__name__}.losses() must return a dictionary of conditions by name, got {type(found).__name__}"
         )
+    if not found:
+        raise InvalidValueError(f"{kind.__name__}.losses() returned no loss; return at least one condition by name")
     conditions = {}
     for name, entry in found.items():
         group = list(entry) if isinstance(entry, Sequence) else [entry]
         if not group or not all(isinstance(condition, Condition) for condition in group):
             raise InvalidTypeError(
-                f"loss {name!r} of {type(problem).__name__} must be conditions made by "
+                f"loss {name!r} of {kind.__name__} must be conditions made by "
                 "self.interior, self.boundary, self.periodic or self.initial"
             )
         conditions[name] = group

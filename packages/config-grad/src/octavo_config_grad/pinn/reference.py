@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,6 +120,17 @@ class Reference:
             raise InvalidValueError("the reference's points do not form a grid; plot them as scattered points")
         column = (self.values if values is None else values)[:, field]
         return column.reshape([len(axis) for axis in self.axes])
+
+    def fingerprint(self) -> str:
+        """Hash of names, points and values.
+
+        Returns:
+            A short hexadecimal text. The numbers count in float32, since libraries differ in the last bits of float64.
+        """
+        digest = hashlib.sha256(repr((self.coordinates, self.fields, self.values.shape)).encode())
+        for array in (self.points, self.values):
+            digest.update(array.astype("<f4").tobytes())
+        return digest.hexdigest()[:16]
 
     def predict(self, network: nn.Module) -> Float64[np.ndarray, "points fields"]:
         """Evaluate a network at the reference's points.

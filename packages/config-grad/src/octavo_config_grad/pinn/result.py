@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,19 @@ __all__ = ["History", "TrainingResult", "compare_runs"]
 SCHEMA = "octavo-config-grad-run/1"
 RESULT_FILE = "result.json"
 SOLUTION_FILE = "solution.npz"
+# Types of the fields of a summary that comparing reads; errors may be missing (None).
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "problem": str,
+    "problem_options": dict,
+    "method": str,
+    "seed": int,
+    "steps": int,
+    "backward_passes": int,
+    "seconds": (int, float),
+    "final_mse": (int, float, type(None)),
+    "best_mse": (int, float, type(None)),
+    "conflict_rate": (int, float),
+}
 
 
 @dataclass(frozen=True)
@@ -158,7 +172,7 @@ def compare_runs(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, An
         folders: Folders that :meth:`TrainingResult.save` wrote.
 
     Returns:
-        For each folder its summary, with ``folder`` added, in the order of problem, method and seed.
+        For each folder its summary, with ``folder`` and ``config`` added, in the order of problem, method and seed.
 
     Raises:
         MissingFileError: If a folder has no result.
@@ -172,16 +186,29 @@ def compare_runs(folders: Sequence[str | os.PathLike[str]]) -> list[dict[str, An
                 f"no run in {str(folder)!r}: {RESULT_FILE} is missing; give folders of finished runs"
             )
         try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            known = record["schema"] == SCHEMA
-            row = {"folder": str(folder), **record["summary"]}
-            row_key = (row["problem"], str(row["problem_options"]), row["method"], int(row["seed"]))
-        except (ValueError, KeyError, TypeError) as error:
+            record = json.loads(
+                file.read_text(encoding="utf-8"), parse_float=_finite_number, parse_constant=_finite_number
+            )
+            schema = record["schema"]
+            row = {**record["summary"], "folder": str(folder), "config": record.get("config")}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidStateError(f"{str(file)!r} is not the result of a run; train again or leave it out") from error
-        if not known:
-            raise InvalidStateError(f"{str(file)!r} has schema {record['schema']!r}; this version reads {SCHEMA!r}")
-        rows.append((row_key, row))
-    return [row for _, row in sorted(rows, key=lambda entry: entry[0])]
+        if schema != SCHEMA:
+            raise InvalidStateError(f"{str(file)!r} has schema {schema!r}; this version reads {SCHEMA!r}")
+        _check_row(row, file)
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["problem"], str(row["problem_options"]), row["method"], row["seed"]))
+
+
+def _check_row(row: Mapping[str, Any], file: Path) -> None:
+    for name, kinds in {**_FIELDS, "config": dict}.items():
+        value = row.get(name, ...)
+        wrong = value is ... or isinstance(value, bool) or not isinstance(value, kinds)
+        if wrong or (isinstance(value, int | float) and name != "seed" and value < 0):
+            found = "is missing" if value is ... else f"is {value!r}"
+            raise InvalidStateError(
+                f"{str(file)!r} is not the result of a run: {name} {found}; train again or leave it out"
+            )
 
 
 def _errors(prefix: str, errors: Errors | None, fields: Sequence[str]) -> dict[str, Any]:
@@ -202,3 +229,10 @@ def _finite_list(array: np.ndarray) -> list[Any]:
     values = array.astype(object)
     values[~np.isfinite(array)] = None
     return values.tolist()
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not finite")
+    return number

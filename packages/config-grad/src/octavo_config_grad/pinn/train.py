@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +15,20 @@ import torch
 from jaxtyping import Float64
 from octavo_core.checkpoint import CheckpointFolder
 from octavo_core.device import resolve_device, synchronize
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, OctavoError
 from torch import Tensor, nn
 
 from octavo_config_grad.gradients import per_loss_gradients
 from octavo_config_grad.gramian import gramian
 from octavo_config_grad.info import update_info
 from octavo_config_grad.pinn.config import TrainingConfig, learning_rate_factor
+from octavo_config_grad.pinn.loading import source_fingerprint
 from octavo_config_grad.pinn.methods import Stepper, make_stepper
 from octavo_config_grad.pinn.network import MLP
 from octavo_config_grad.pinn.problem import Objective, Problem
 from octavo_config_grad.pinn.reference import Errors, Reference
 from octavo_config_grad.pinn.result import History, TrainingResult
+from octavo_config_grad.pinn.user_code import blame_user
 
 __all__ = ["Progress", "train"]
 
@@ -78,7 +81,7 @@ def train(
         reference: What to measure errors against; by default the problem's own, if it has one.
         folder: Where checkpoints go, one at each evaluation; none are written without it.
         resume: Continue from the newest checkpoint in ``folder``, if there is one. By steps or passes the outcome is
-            that of the uninterrupted run, bit for bit.
+            that of the uninterrupted run, bit for bit. A newest one that is torn is passed over, with a warning.
         progress: Called at each evaluation.
 
     Returns:
@@ -86,9 +89,10 @@ def train(
 
     Raises:
         InvalidValueError: If the method is unknown, the network or reference does not fit the problem, or the
-            checkpoint is of another run.
-        InvalidStateError: If the losses stop being finite, ``resume`` lacks a folder, no checkpoint can be read, or the
-            folder holds checkpoints and ``resume`` is not set.
+            checkpoint is of another run (other settings, losses, reference or problem file).
+        InvalidTypeError: If the problem is not made as :class:`Problem` asks.
+        InvalidStateError: If the losses stop being finite, ``resume`` lacks a folder, no checkpoint can be read, the
+            folder holds checkpoints and ``resume`` is not set, or code of the problem fails.
 
     Source:
         The paper's PINN study (its official training configurations).
@@ -106,17 +110,24 @@ def train(
         )
     else:
         device = next(network.parameters()).device
-    reference = _fitting(problem.reference() if reference is None else reference, problem)
+    # A built-in problem's own reference follows from its options.
+    follows = reference is None and type(problem).__module__.startswith("octavo_config_grad.")
+    reference = _fitting(_own_reference(problem) if reference is None else reference, problem)
     run = _Run(problem, method, config, network, device, reference)
+    run.reference_fingerprint = None if follows or reference is None else reference.fingerprint()
     checkpoints = None if folder is None else CheckpointFolder(folder)
     if checkpoints is not None and checkpoints.steps():
         if not resume:
             raise InvalidStateError(
                 f"{str(folder)!r} holds the checkpoints of a run; resume it, or give another folder"
             )
-        found = checkpoints.latest()
-        if found is not None:
-            run.load_state_dict(found[1])
+        step, state = _newest(checkpoints)
+        run.load_state_dict(state)
+        if step < max(checkpoints.steps()):
+            warnings.warn(
+                f"the checkpoint of step {max(checkpoints.steps())} cannot be read; going on from step {step}",
+                stacklevel=2,
+            )
     run.advance(checkpoints, progress)
     return run.result()
 
@@ -135,6 +146,7 @@ class _Run:
     ) -> None:
         self.problem, self.method, self.config = problem, method, config
         self.network, self.device, self.reference = network, device, reference
+        self.reference_fingerprint: str | None = None
         self._check_network()
         options: dict[str, Any] = {"mode": config.derivatives}
         self.objective = Objective(
@@ -328,7 +340,16 @@ class _Run:
         options = {f"problem option {name}": value for name, value in self.problem.options().items()}
         settings = {name: value for name, value in self.config.to_dict().items() if name != "device"}
         shapes = [list(parameter.shape) for parameter in self.network.parameters()]
-        return {"problem": type(self.problem).__name__, **options, "method": self.method, **settings, "shapes": shapes}
+        return {
+            "problem": type(self.problem).__name__,
+            **options,
+            "method": self.method,
+            **settings,
+            "shapes": shapes,
+            "names of losses": list(self.objective.names),
+            "hash of the reference": self.reference_fingerprint,
+            "hash of the problem file": source_fingerprint(self.problem),
+        }
 
     def _check_network(self) -> None:
         parameter = next(self.network.parameters())
@@ -350,6 +371,31 @@ class _Run:
 def _cosines(gradients: list[list[Tensor]]) -> Float64[np.ndarray, "losses losses"]:
     products = gramian(gradients)
     return update_info(products, torch.ones(len(products), dtype=torch.float64)).cosine_matrix.numpy()
+
+
+def _newest(checkpoints: CheckpointFolder) -> tuple[int, dict[str, Any]]:
+    try:
+        found = checkpoints.latest()
+    except OctavoError as error:
+        raise InvalidStateError(
+            f"every checkpoint in {str(checkpoints.folder)!r} is torn or of another version; delete the folder or give "
+            "another one to start anew"
+        ) from error
+    assert found is not None, "the folder was just seen to hold checkpoints"
+    return found
+
+
+def _own_reference(problem: Problem) -> Reference | None:
+    try:
+        found = problem.reference()
+    except (Exception, SystemExit) as error:
+        blame_user(error, f"the reference of {type(problem).__name__}", type(problem))
+        raise
+    if found is not None and not isinstance(found, Reference):
+        raise InvalidTypeError(
+            f"{type(problem).__name__}.reference() returned a {type(found).__name__}; return a pinn.Reference or None"
+        )
+    return found
 
 
 def _fitting(reference: Reference | None, problem: Problem) -> Reference | None:
