@@ -64,8 +64,11 @@ def test_permissions_follow_the_umask_and_the_umask_stays(tmp_path: Path, mask: 
 
 def test_a_folder_below_a_regular_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InvalidStateError, match=r"cannot write to the folder .*file.*; give a folder you own"):
+    for path, reason in {
+        tmp_path / "file": "it is a file; give a",
+        tmp_path / "file" / "below": "give a folder you",
+    }.items():
+        with pytest.raises(InvalidStateError, match=rf"cannot write to the folder .*file.*{reason}"):
             ensure_folder(path)
 
 

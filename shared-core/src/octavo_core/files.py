@@ -31,6 +31,8 @@ def ensure_folder(folder: str | os.PathLike[str]) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
+    except FileExistsError as error:
+        raise InvalidStateError(f"cannot write to the folder {str(path)!r}: it is a file; give a folder") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidStateError(f"cannot write to the folder {str(path)!r}: {reason}; give a folder you own") from error
