@@ -1,0 +1,3 @@
+"""What the engines are measured against."""
+
+__all__: list[str] = []

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from octavo_core.errors import OctavoError
+from octavo_prompt_turing.cli import app
+from octavo_prompt_turing.library import palindrome_machine
+from typer.testing import CliRunner, Result
+
+ENDLESS = "A1 A0 A!-2 #"
+
+
+def run(*arguments: str, code: int = 0, given: str | None = None) -> Result:
+    result = CliRunner().invoke(app, list(arguments), input=given)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert isinstance(result.exception, OctavoError), result.output
+    return str(result.exception)
+
+
+def test_importing_the_command_line_loads_no_torch() -> None:
+    code = "import sys, octavo_prompt_turing.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_run_prints_the_output() -> None:
+    assert run("run", "not", "0110", "--quiet").stdout == "1001\n"
+    document = json.loads(run("run", "A1 AR A1 #", "--json", "--engine", "deficit64", "--tokens").stdout)
+    assert (document["output"], document["status"], document["cot"]) == ("1", "halted", "A1ARA1:1$")
+
+
+def test_run_reads_many_inputs(tmp_path: Path) -> None:
+    (tmp_path / "inputs.txt").write_text("0\n\n11\n")
+    result = run("run", "not", "--input-file", str(tmp_path / "inputs.txt"), "--quiet")
+    assert result.stdout.splitlines() == ["1", "", "00"]
+    assert run("run", "not", "--input-file", "-", "--quiet", given="10\n").stdout == "01\n"
+
+
+def test_run_exits_with_1_when_there_is_no_output() -> None:
+    assert "max_new_tokens" in run("run", ENDLESS, "--max-tokens", "50", code=1).stderr
+    assert "not guaranteed beyond 223 tokens" in run("run", ENDLESS, "--engine", "float64", code=1).stderr
+    assert "left the program" in run("run", "A!+2 # A?-1", code=1).stderr
+
+
+def test_a_saved_run_goes_on(tmp_path: Path) -> None:
+    saved = str(tmp_path / "run.json")
+    run("run", "parity", "01", "--max-tokens", "20", "--save", saved, code=1)
+    result = run("run", "parity", "01", "--resume", saved, "--tokens", "--quiet")
+    assert result.stdout == run("run", "parity", "01", "--tokens", "--quiet").stdout
+    assert "another program or input" in refused("run", "parity", "11", "--resume", saved)
+
+
+def test_a_turing_machine_file(tmp_path: Path) -> None:
+    path = tmp_path / "palindrome.json"
+    path.write_text(palindrome_machine().to_json())
+    assert run("run", str(path), "0110", "--missing", "reject", "--quiet").stdout == "accepted\n"
+    assert "transitions are missing" in refused("run", str(path), "0110")
+    rows = json.loads(run("verify", str(path), "--missing", "reject", "--all-up-to", "2", "--json").stdout)
+    assert [row["output"] for row in rows] == ["1", "1", "1", "1", "0", "0", "1"]
+
+
+def test_verify_compares_all_short_inputs() -> None:
+    rows = json.loads(run("verify", "not", "--all-up-to", "2", "--json").stdout)
+    assert [row["input"] for row in rows] == ["", "0", "1", "00", "01", "10", "11"]
+    assert all(row["ok"] and row["within_bound"] for row in rows)
+    assert "7 of 7 inputs agree" in run("verify", "not", "--all-up-to", "2").stdout
+
+
+def test_verify_exits_with_1_on_a_difference() -> None:
+    result = run("verify", ENDLESS, "1", "--engine", "float32", "--unchecked", "--max-steps", "60", code=1)
+    assert "0 of 1 inputs agree" in result.stdout
+    assert "should be" in result.stdout
+
+
+def test_compile_shows_every_form(tmp_path: Path) -> None:
+    assert run("compile", "not").stdout.startswith("A!+8 AR")
+    assert run("compile", "A!+2 A1 #", "--to", "prompt").stdout == "^A!++@A1#$\n"
+    assert "L0:" in run("compile", "not", "--to", "labels").stdout
+    assert run("compile", "not", "--to", "lines").stdout.splitlines()[0].split() == ["0", "1", "A!+8"]
+    out = tmp_path / "not.txt"
+    run("compile", "not", "--out", str(out))
+    assert out.read_text() == run("compile", "not").stdout
+    assert "--to 'c'" in refused("compile", "not", "--to", "c")
+
+
+def test_trace_and_dataset_write_files(tmp_path: Path) -> None:
+    run("trace", "not", "1", "--out", str(tmp_path / "t.html"))
+    assert (tmp_path / "t.html").read_text().startswith("<!doctype html>")
+    assert "halted after" in run("trace", "not", "1").stdout
+    run("run", "not", "1", "--trace", str(tmp_path / "u.html"))
+    assert (tmp_path / "u.html").stat().st_size > 1_000
+    run("dataset", str(tmp_path / "d.jsonl"), "--count", "5", "--programs", "not,parity")
+    assert len((tmp_path / "d.jsonl").read_text().splitlines()) == 5
+
+
+def test_model_and_programs_are_listed() -> None:
+    document = json.loads(run("model", "--json").stdout)
+    assert document["blocks"] == 5
+    assert document["max_length"]["exact"] is None
+    assert "sha256" in run("model").stdout
+    assert "palindrome-tm" in run("programs").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "not", "012"), "'2' at index 2"),
+        (("run", "not", "1", "--engine", "fast"), "unknown engine 'fast'"),
+        (("run", "none.ptm"), "no file 'none.ptm'"),
+        (("run", "A!4 #"), "an offset needs its sign|a jump offset needs its sign"),
+        (("run", "not", "1", "--output", "x"), "--output 'x'"),
+        (("run", "not", "1", "--input-file", "x"), "not both"),
+        (("run", "not", "--input-file", "x"), "no file 'x'"),
+        (("verify", "dyck", "01010101", "--engine", "float64"), "710 tokens are more than the 223"),
+    ],
+)
+def test_bad_input_has_its_message(arguments: tuple[str, ...], message: str) -> None:
+    assert re.search(message, refused(*arguments))

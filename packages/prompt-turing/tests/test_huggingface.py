@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_prompt_turing.tokens import TOKENS, token_ids, tokenize
+
+transformers = pytest.importorskip("transformers")
+from octavo_prompt_turing.huggingface import (  # noqa: E402
+    PromptTuringCache,
+    PromptTuringConfig,
+    PromptTuringForCausalLM,
+    PromptTuringTokenizer,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PromptTuringTokenizer:
+    return PromptTuringTokenizer()
+
+
+def generated(tokenizer: PromptTuringTokenizer, row: torch.Tensor, start: int) -> str:
+    text = tokenizer.decode(row[start:])
+    return text[: text.index("$") + 1]
+
+
+@pytest.mark.parametrize("engine", ["deficit64", "exact"])
+def test_generate_in_a_padded_batch(traces: list[dict], tokenizer: PromptTuringTokenizer, engine: str) -> None:
+    runs = [run for run in traces if run["n_total"] <= 110][:4]
+    model = PromptTuringForCausalLM(PromptTuringConfig(engine=engine))
+    texts = [run["prompt_program"] + run["prompt_input"] for run in runs]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    assert int(batch["attention_mask"].sum(1).min()) < batch["input_ids"].shape[1]
+    output = model.generate(**batch, max_new_tokens=80)
+    for run, row in zip(runs, output, strict=True):
+        assert generated(tokenizer, row, batch["input_ids"].shape[1]) == run["cot"]
+
+
+def test_generate_without_cache_and_with_beams(traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
+    run = traces[9]
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    batch = tokenizer(run["prompt_program"] + run["prompt_input"], return_tensors="pt")
+    for options in ({"use_cache": False}, {"num_beams": 2}):
+        output = model.generate(**batch, max_new_tokens=30, **options)
+        assert generated(tokenizer, output[0], run["n_prompt"]) == run["cot"]
+
+
+def test_generation_goes_on_from_a_cache(traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
+    run = next(run for run in traces if run["name"] == "not" and run["input"] == "1")
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    batch = tokenizer(run["prompt_program"] + run["prompt_input"], return_tensors="pt")
+    first = model.generate(**batch, max_new_tokens=5, return_dict_in_generate=True)
+    assert isinstance(first.cache, PromptTuringCache)
+    rest = model.generate(first.sequences, cache=first.cache, max_new_tokens=50)
+    assert generated(tokenizer, rest[0], run["n_prompt"]) == run["cot"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_saved_models_are_the_same(tmp_path: Path, traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig(engine="exact"))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").is_file()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(loaded, PromptTuringForCausalLM)
+    assert loaded.config.engine == "exact"
+    assert loaded.model.state_hash() == model.model.state_hash()
+    again = PromptTuringTokenizer.from_pretrained(tmp_path)
+    run = traces[1]
+    batch = again(run["prompt_program"] + run["prompt_input"], return_tensors="pt")
+    assert generated(again, loaded.generate(**batch, max_new_tokens=100)[0], run["n_prompt"]) == run["cot"]
+    with pytest.raises(InvalidTypeError, match=r"dtype torch.float32 is right for at most 8 tokens"):
+        PromptTuringForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+
+
+def test_tokenizer_round_trips_and_pickles(traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
+    copies = (tokenizer, pickle.loads(pickle.dumps(tokenizer)))  # noqa: S301
+    for run in traces:
+        text = run["prompt_program"] + run["prompt_input"] + run["cot"]
+        for copy in copies:
+            ids = copy(text)["input_ids"]
+            assert ids == token_ids(tokenize(text))
+            assert copy.decode(ids) == text
+    assert tokenizer.convert_ids_to_tokens(list(range(23))) == list(TOKENS)
+    with pytest.raises(InvalidValueError, match="not made of whole tokens"):
+        tokenizer(["^A1", "^Ax"])
+
+
+def test_hidden_states_and_features(tokenizer: PromptTuringTokenizer) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    output = model(**tokenizer("^A1#$", return_tensors="pt"), output_hidden_states=True, logits_to_keep=1)
+    assert output.logits.shape == (1, 1, 23)
+    assert model.feature("after_delim", output.hidden_states[0])[0].tolist() == [0, 0, 0, 1]
+
+
+def test_wrong_uses_are_refused(tokenizer: PromptTuringTokenizer) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    ids = tokenizer("^#$", return_tensors="pt")["input_ids"]
+    with pytest.raises(InvalidTypeError, match="the cache is a DynamicCache"):
+        model(ids, cache=transformers.DynamicCache())
+    with pytest.raises(InvalidTypeError, match="the weights are bfloat16"):
+        PromptTuringForCausalLM(PromptTuringConfig()).to(torch.bfloat16)(ids)
