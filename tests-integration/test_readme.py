@@ -54,7 +54,7 @@ def test_readme_tells_when_not_to_use_it(method: Member) -> None:
 
 def test_readme_names_a_command_for_each_claim(method: Member) -> None:
     table = [
-        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
         for line in sections(method.readme)["Reproduced claims"].splitlines()
         if line.lstrip().startswith("|")
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo_core.bench import Timing, compare, speed_row
-from octavo_core.device import num_threads
+from octavo_core.device import num_threads, resolve_device
 from octavo_core.progress import ProgressCallback, no_progress
 from octavo_core.report import Report
 
@@ -36,12 +36,13 @@ def run(
     Args:
         quick: Fewer repetitions; the decimal port runs a shorter input, and the long counter stops after 1e5 tokens.
         seed: Not used; nothing is drawn.
-        device: Not used; one sequence decodes on the CPU.
+        device: Checked, but one sequence decodes on the CPU.
         progress: Called with what is being measured and the share done.
 
     Returns:
         The report.
     """
+    resolve_device(device)
     report = Report("prompt-turing", "bench", seed=seed, title="prompt-turing: benchmarks")
     steps: list[Callable[[], None]] = [
         lambda: _decimal_port(report, quick),
