@@ -1,0 +1,303 @@
+"""Graphs in: validation, clean-up, and the graph shift operator (section 2 of the paper).
+
+Rules, stated once: duplicate edges of an unweighted graph count once, those of a weighted graph are added up;
+self-loops are removed with a warning for the Laplacian kinds; a directed graph is refused by the symmetric kinds unless
+``make_undirected=True``, which takes the larger weight of the two directions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+from torch import Tensor
+from torch_geometric.data import Data
+
+from octavo_pearl_pe.sparse import SparseOperator
+
+__all__ = ["GSO_KINDS", "GraphStructure", "gso", "read_data", "read_graph"]
+
+GSO_KINDS = ("sym_lap", "lap", "sym_adj", "adj", "rw")
+"""Shift operators: I - D^-1/2 A D^-1/2, D - A, D^-1/2 A D^-1/2, A, A D^-1."""
+
+_LAPLACIANS = ("sym_lap", "lap")
+
+
+@dataclass(frozen=True)
+class GraphStructure:
+    """One graph, or several in block-diagonal form, checked and free of duplicate edges.
+
+    Args:
+        rows: Target of each edge; edges are sorted by target, then source.
+        columns: Source of each edge.
+        weights: Weight of each edge.
+        batch: Graph of each node, sorted.
+        sizes: Number of nodes of each graph.
+        kind: Shift operator, one of ``GSO_KINDS``.
+        symmetric: Whether every edge has its reverse with the same weight.
+    """
+
+    rows: Int[Tensor, " edges"]
+    columns: Int[Tensor, " edges"]
+    weights: Float[Tensor, " edges"]
+    batch: Int[Tensor, " nodes"]
+    sizes: Int[Tensor, " graphs"]
+    kind: str
+    symmetric: bool
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all graphs."""
+        return len(self.batch)
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs."""
+        return len(self.sizes)
+
+    @cached_property
+    def position(self) -> Int[Tensor, " nodes"]:
+        """Number of each node within its graph."""
+        starts = self.sizes.cumsum(0) - self.sizes
+        return torch.arange(self.num_nodes, device=self.batch.device) - starts[self.batch]
+
+    @cached_property
+    def adjacency(self) -> SparseOperator:
+        """The adjacency matrix."""
+        return SparseOperator.from_sorted(
+            self.rows, self.columns, self.weights, self.num_nodes, symmetric=self.symmetric
+        )
+
+    @cached_property
+    def shift(self) -> SparseOperator:
+        """The graph shift operator S."""
+        rows, columns, weights, count = self.rows, self.columns, self.weights, self.num_nodes
+        if self.kind == "adj":
+            return self.adjacency
+        # An edge (source column, target row): D holds the weight that leaves each node.
+        degree = torch.zeros(count, dtype=weights.dtype, device=weights.device).index_add_(0, columns, weights)
+        if self.kind == "rw":
+            inverse = torch.where(degree > 0, degree.reciprocal(), 0.0)
+            return SparseOperator.from_sorted(rows, columns, weights * inverse[columns], count, symmetric=False)
+        if self.kind != "lap":
+            scale = torch.where(degree > 0, degree.rsqrt(), 0.0)
+            weights = scale[rows] * weights * scale[columns]
+        if self.kind == "sym_adj":
+            return SparseOperator.from_sorted(rows, columns, weights, count, symmetric=True)
+        diagonal = degree if self.kind == "lap" else torch.ones_like(degree)
+        nodes = torch.arange(count, device=rows.device)
+        rows, columns = torch.cat([rows, nodes]), torch.cat([columns, nodes])
+        order = torch.argsort(rows * count + columns)
+        values = torch.cat([-weights, diagonal])[order]
+        return SparseOperator.from_sorted(rows[order], columns[order], values, count, symmetric=True)
+
+
+def gso(
+    edge_index: Tensor,
+    edge_weight: Tensor | None = None,
+    num_nodes: int | None = None,
+    kind: str = "sym_lap",
+    dtype: torch.dtype | None = None,
+    *,
+    make_undirected: bool = False,
+) -> Tensor:
+    """Build a graph shift operator as a sparse CSR matrix.
+
+    Args:
+        edge_index: Edges, int64 ``[2, E]``, sources in the first row.
+        edge_weight: Weights ``[E]``, not negative except for ``kind="adj"``; 1 by default.
+        num_nodes: N; by default one more than the largest node number.
+        kind: One of ``GSO_KINDS``. An isolated node has a row of I in ``"sym_lap"`` and a row of 0 in ``"sym_adj"``.
+        dtype: Type of the values; that of the weights, else float32.
+        make_undirected: Add missing reverse edges instead of refusing a directed graph.
+
+    Returns:
+        ``torch.sparse_csr`` matrix ``[N, N]``.
+
+    Raises:
+        InvalidValueError: If the edges, weights, number of nodes or kind are not as above.
+        InvalidTypeError: If ``edge_index`` is not int64 or the weights are not floating point.
+
+    Source:
+        Section 2 of the paper: S is any matrix with the sparsity of the graph.
+    """
+    graph = read_graph(
+        edge_index, edge_weight, num_nodes=num_nodes, kind=kind, dtype=dtype, make_undirected=make_undirected
+    )
+    return graph.shift.matrix
+
+
+def read_graph(
+    edge_index: Tensor,
+    edge_weight: Tensor | None = None,
+    batch: Tensor | None = None,
+    num_nodes: int | None = None,
+    *,
+    kind: str = "sym_lap",
+    dtype: torch.dtype | None = None,
+    make_undirected: bool = False,
+) -> GraphStructure:
+    """Check a graph, or a block-diagonal batch of graphs, and bring it into canonical form.
+
+    Args:
+        edge_index: Edges, int64 ``[2, E]``, sources in the first row.
+        edge_weight: Weights ``[E]``; 1 by default. No gradient flows to them.
+        batch: Graph of each node, int64 ``[N]``, sorted from 0; one graph by default.
+        num_nodes: N; by default the length of ``batch``, else one more than the largest node number.
+        kind: Shift operator, one of ``GSO_KINDS``.
+        dtype: Type of the values; that of the weights, else float32.
+        make_undirected: Add missing reverse edges.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InvalidValueError: If anything is out of range, inconsistent, or directed where it must not be.
+        InvalidTypeError: If a dtype is wrong.
+    """
+    if kind not in GSO_KINDS:
+        raise InvalidValueError(f"unknown shift operator {kind!r}; give one of {', '.join(GSO_KINDS)}")
+    _check_edges(edge_index)
+    count = _node_count(edge_index, batch, num_nodes)
+    _check_range(edge_index, count)
+    batch, sizes = _check_batch(batch, count, edge_index)
+    weights = _check_weights(edge_weight, edge_index, kind, dtype)
+    columns, rows = edge_index
+    if kind in _LAPLACIANS and bool((loops := rows == columns).any()):
+        warnings.warn(
+            f"{int(loops.sum())} self-loops were removed: a Laplacian has none (kind='adj' or 'sym_adj' keeps them)",
+            stacklevel=3,
+        )
+        rows, columns, weights = rows[~loops], columns[~loops], weights[~loops]
+    rows, columns, weights = _merged(rows, columns, weights, count, "amax" if edge_weight is None else "sum")
+    symmetric = _is_symmetric(rows, columns, weights, count)
+    if make_undirected and not symmetric:
+        both = torch.cat([rows, columns]), torch.cat([columns, rows])
+        rows, columns, weights = _merged(*both, torch.cat([weights, weights]), count, "amax")
+        symmetric = True
+    if not symmetric and kind != "rw":
+        raise InvalidValueError(
+            f"the graph is directed (an edge without its reverse of equal weight), but {kind!r} needs an undirected "
+            "one; pass make_undirected=True or use gso='rw'"
+        )
+    return GraphStructure(rows, columns, weights, batch, sizes, kind, symmetric)
+
+
+def read_data(
+    data: Data, *, kind: str = "sym_lap", dtype: torch.dtype | None = None, make_undirected: bool = False
+) -> GraphStructure:
+    """Check the structure of a PyG ``Data`` or ``Batch``: its edges, ``edge_weight``, ``batch`` and number of nodes.
+
+    Args:
+        data: The graph.
+        kind: Shift operator, one of ``GSO_KINDS``.
+        dtype: Type of the values.
+        make_undirected: Add missing reverse edges.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InvalidValueError: If there is no ``edge_index``, or as for ``read_graph``.
+    """
+    if data.edge_index is None:
+        raise InvalidValueError("data has no edge_index; give a graph with edges, or an empty [2, 0] tensor")
+    return read_graph(
+        data.edge_index,
+        data.get("edge_weight"),
+        data.get("batch"),
+        data.num_nodes,
+        kind=kind,
+        dtype=dtype,
+        make_undirected=make_undirected,
+    )
+
+
+def _check_edges(edge_index: Tensor) -> None:
+    if edge_index.dtype != torch.long:
+        raise InvalidTypeError(f"edge_index has dtype {edge_index.dtype}; convert it with .long()")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise InvalidValueError(f"edge_index has shape {tuple(edge_index.shape)}; give [2, E], sources first")
+
+
+def _node_count(edge_index: Tensor, batch: Tensor | None, num_nodes: int | None) -> int:
+    if num_nodes is None and batch is None and edge_index.shape[1] == 0:
+        raise InvalidValueError("the graph has no edges, so its number of nodes is unknown; pass num_nodes")
+    if num_nodes is None:
+        num_nodes = len(batch) if batch is not None else int(edge_index.max()) + 1
+    if num_nodes < 1:
+        raise InvalidValueError(f"the graph has {num_nodes} nodes; give a graph with at least one")
+    return num_nodes
+
+
+def _check_range(edge_index: Tensor, count: int) -> None:
+    if edge_index.shape[1] and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < count:
+        low, high = int(edge_index.min()), int(edge_index.max())
+        raise InvalidValueError(
+            f"edge_index holds nodes from {low} to {high}; with {count} nodes give 0 to {count - 1}"
+        )
+
+
+def _check_batch(batch: Tensor | None, count: int, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+    device = edge_index.device
+    if batch is None:
+        return torch.zeros(count, dtype=torch.long, device=device), torch.tensor([count], device=device)
+    if batch.dtype != torch.long:
+        raise InvalidTypeError(f"batch has dtype {batch.dtype}; convert it with .long()")
+    if tuple(batch.shape) != (count,):
+        raise InvalidValueError(f"batch has shape {tuple(batch.shape)}; give the graph of each of the {count} nodes")
+    if batch.device != device:
+        raise InvalidValueError(f"batch is on {batch.device} but edge_index on {device}; move them to one device")
+    if int(batch[0]) < 0 or bool((batch.diff() < 0).any()):
+        raise InvalidValueError("batch is not sorted; order the nodes by graph, as PyG's Batch does")
+    if bool((batch[edge_index[0]] != batch[edge_index[1]]).any()):
+        raise InvalidValueError("an edge joins nodes of different graphs; check batch and edge_index")
+    return batch, torch.bincount(batch)
+
+
+def _check_weights(edge_weight: Tensor | None, edge_index: Tensor, kind: str, dtype: torch.dtype | None) -> Tensor:
+    count = edge_index.shape[1]
+    if edge_weight is None:
+        return torch.ones(count, dtype=dtype or torch.float32, device=edge_index.device)
+    if not edge_weight.dtype.is_floating_point:
+        raise InvalidTypeError(f"edge_weight has dtype {edge_weight.dtype}; convert it with .float()")
+    if tuple(edge_weight.shape) != (count,):
+        raise InvalidValueError(f"edge_weight has shape {tuple(edge_weight.shape)}; give one weight for {count} edges")
+    if edge_weight.device != edge_index.device:
+        raise InvalidValueError(
+            f"edge_weight is on {edge_weight.device} but edge_index on {edge_index.device}; move them to one device"
+        )
+    if edge_weight.requires_grad:
+        raise InvalidValueError("edge_weight requires a gradient, which the encoding does not give; pass .detach()")
+    if not bool(edge_weight.isfinite().all()):
+        raise InvalidValueError("edge_weight holds NaN or infinite values; give finite weights")
+    if kind != "adj" and bool((edge_weight < 0).any()):
+        raise InvalidValueError(f"edge_weight holds negative values, which {kind!r} does not allow; use gso='adj'")
+    return edge_weight.to(dtype or edge_weight.dtype)
+
+
+def _merged(rows: Tensor, columns: Tensor, weights: Tensor, count: int, reduce: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort by row, then column, and merge duplicates."""
+    keys = rows * count + columns
+    if bool((keys.diff() > 0).all()):
+        return rows, columns, weights
+    keys, order = keys.sort()
+    weights = weights[order]
+    unique, inverse = torch.unique_consecutive(keys, return_inverse=True)
+    if len(unique) < len(keys):
+        merged = torch.zeros(len(unique), dtype=weights.dtype, device=weights.device)
+        weights = merged.scatter_reduce(0, inverse, weights, reduce, include_self=False)
+    return unique // count, unique % count, weights
+
+
+def _is_symmetric(rows: Tensor, columns: Tensor, weights: Tensor, count: int) -> bool:
+    order = torch.argsort(columns, stable=True)
+    return (
+        torch.equal(columns[order], rows)
+        and torch.equal(rows[order], columns)
+        and torch.allclose(weights[order], weights, rtol=1e-5, atol=0.0)
+    )
