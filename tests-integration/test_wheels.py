@@ -31,7 +31,7 @@ def test_wheel_holds_the_package_and_nothing_else(member: Member, find_wheel: Ca
     info = f"{member.package}-{member.project['version']}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
-        metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+        metadata = email.message_from_string(archive.read(f"{info}/METADATA").decode())
     extra = {name for name in names if name.startswith(f"{info}/")}
     assert names - extra == source_files(member)
     assert f"{member.package}/py.typed" in names

@@ -210,6 +210,29 @@ def test_a_result_that_cannot_be_saved_is_still_shown(add_method: AddMethod, cap
     assert "error: cannot write" in err
 
 
+@pytest.mark.filterwarnings("always")
+def test_a_librarys_deprecations_are_for_debugging_only(add_method: AddMethod, capsys: Capture) -> None:
+    add_method(
+        "alpha",
+        cli="""
+import warnings, typer
+app = typer.Typer()
+
+@app.command()
+def old():
+    warnings.warn("this will go", FutureWarning)
+    warnings.warn("mind this")
+
+@app.command()
+def other(): ...
+""",
+    )
+    for words, expected in ((["alpha", "old"], False), (["--debug", "alpha", "old"], True)):
+        with pytest.warns(UserWarning, match="mind this") as caught:
+            assert main(words) == 0
+        assert any(entry.category is FutureWarning for entry in caught) is expected
+
+
 def test_an_input_error_is_one_line_and_debug_anywhere_shows_where(
     add_method: AddMethod, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -209,7 +210,12 @@ def main(arguments: list[str] | None = None) -> int:
     debug = len(words) < len(given) or os.environ.get("OCTAVO_DEBUG", "") not in {"", "0"}
     command = typer.main.get_command(app)
     try:
-        status = command.main(words, prog_name="octavo", standalone_mode=False)
+        with warnings.catch_warnings():
+            if not debug:
+                # What libraries say to those who program with them; the user of a command can do nothing about it.
+                for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+                    warnings.simplefilter("ignore", category)
+            status = command.main(words, prog_name="octavo", standalone_mode=False)
     except OctavoError as error:
         if debug:
             traceback.print_exc()
