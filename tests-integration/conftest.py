@@ -63,6 +63,12 @@ class Member:
         return tomllib.loads((self.folder / "pyproject.toml").read_text())["project"]
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether its build may compile something: then it does not use uv's own back-end."""
+        build = tomllib.loads((self.folder / "pyproject.toml").read_text())["build-system"]
+        return build["build-backend"] != "uv_build"
+
+    @property
     def readme(self) -> str:
         return (self.folder / "README.md").read_text()
 

@@ -1,0 +1,77 @@
+"""How likely a key is selected: the law that the importance weights divide by."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from octavo_core.errors import InvalidValueError
+from torch import Tensor
+
+__all__ = ["collision_probability", "expected_fraction"]
+
+
+def collision_probability(
+    cosine: Tensor | float | int, key_bits: int, num_tables: int, min_hits: int = 2
+) -> Float[Tensor, ...]:
+    """Probability that a key collides with the query in at least ``min_hits`` tables.
+
+    One random plane separates two vectors with probability ``angle / pi``, a table of K planes keeps them together with
+    ``P = (1 - angle / pi)^K``, and the number of such tables among L is binomial.
+
+    Args:
+        cosine: Cosine between query and key, any shape, clamped to [-1, 1]. Computed in its own dtype, or in float64
+            when it is a Python number; half precision is raised to float32.
+        key_bits: Bits of a table (K), 1 or more.
+        num_tables: Tables (L), 1 or more.
+        min_hits: Tables needed, 0 to ``num_tables``.
+
+    Returns:
+        Probabilities of the shape of ``cosine``. Rises with the cosine. Small ones are summed from the upper tail, so
+        that they do not cancel.
+
+    Raises:
+        InvalidValueError: If a count is out of range.
+
+    Source:
+        Section 4.2, equation for u; the upper tail is beyond the paper, whose form loses all digits below 1e-7.
+    """
+    if key_bits < 1 or num_tables < 1 or not 0 <= min_hits <= num_tables:
+        raise InvalidValueError(
+            f"key_bits={key_bits}, num_tables={num_tables}, min_hits={min_hits} is not possible; "
+            "give 1 or more bits and tables, and 0 to num_tables hits"
+        )
+    c = torch.as_tensor(cosine, dtype=None if isinstance(cosine, Tensor) else torch.float64)
+    c = c if c.dtype in (torch.float32, torch.float64) else c.float()
+    if min_hits == 0:
+        return torch.ones_like(c)
+    hit = (1 - torch.arccos(c.clamp(-1, 1)) / math.pi).clamp(0, 1) ** key_bits
+    miss = 1 - hit
+    fewer = torch.zeros_like(c)
+    for hits in range(min_hits):
+        fewer += math.comb(num_tables, hits) * hit**hits * miss ** (num_tables - hits)
+    term = math.comb(num_tables, min_hits) * hit**min_hits * miss ** (num_tables - min_hits)
+    tail, odds = term.clone(), hit / miss.clamp_min(1e-6)
+    for hits in range(min_hits, min(min_hits + 12, num_tables)):
+        term = term * odds * ((num_tables - hits) / (hits + 1))
+        tail += term
+    return torch.where(hit * num_tables < 0.3, tail, 1 - fewer).clamp(0, 1)
+
+
+def expected_fraction(cosine: Tensor | float | int, key_bits: int, num_tables: int, min_hits: int = 2) -> float:
+    """Share of keys with these cosines that a query is expected to select.
+
+    Args:
+        cosine: Cosines between queries and (centred) keys.
+        key_bits: Bits of a table (K).
+        num_tables: Tables (L).
+        min_hits: Tables needed.
+
+    Returns:
+        The mean selection probability.
+
+    Source:
+        Beyond the paper, which measures it: follows from :func:`collision_probability`.
+    """
+    return float(collision_probability(cosine, key_bits, num_tables, min_hits).double().mean())

@@ -1,0 +1,298 @@
+"""Running tasks and next-token loss over methods, one line for each finished example, so that a run can be resumed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from octavo_core import assets
+from octavo_core.errors import InvalidStateError, InvalidValueError, MissingDependencyError, MissingFileError
+from octavo_core.progress import ProgressCallback, no_progress
+from torch import Tensor
+
+from octavo_magicpig.evaluation.tasks import Example, score
+
+try:
+    from octavo_magicpig.evaluation._study import Method, Prefix, decode, prefill, running
+except ImportError as error:
+    raise MissingDependencyError.for_extra("transformers", "octavo-magicpig", "transformers") from error
+
+__all__ = ["Outcome", "load_model", "next_token_losses", "run_tasks", "run_text_losses", "summarise"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one method on one example.
+
+    Args:
+        task: Task, or ``"nll"``.
+        index: Number of the example.
+        method: Method.
+        protocol: ``"A"``: the question is processed exactly with its context; ``"B"``: it is decoded by the method.
+        value: Score in [0, 1], or mean loss of a token in nats.
+        tokens: Tokens of the prompt.
+        seconds: Time of decoding.
+        answer: What the model wrote.
+    """
+
+    task: str
+    index: int
+    method: str
+    protocol: str
+    value: float
+    tokens: int
+    seconds: float
+    answer: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        """What names the result."""
+        return self.task, self.index, self.method, self.protocol
+
+
+def load_model(name: str = "smollm2", *, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: ``"smollm2"`` (the installed asset), a folder, a ``.gguf`` file, or a model name on the Hugging Face hub,
+            which is downloaded.
+        dtype: Type of the weights.
+
+    Returns:
+        Model, in evaluation mode, and tokenizer.
+
+    Raises:
+        MissingDependencyError: If transformers, or what it needs for the file, is not installed.
+        MissingFileError: If a file or the model does not exist.
+    """
+    if name == "smollm2" or Path(name).is_dir():
+        return assets.causal_lm(name, dtype=dtype)
+    import importlib.util
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    location, options = name, {}
+    if name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise MissingFileError(f"no file {name!r}; give a .gguf file, a folder, smollm2 or a hub name")
+        for module in ("gguf", "accelerate"):
+            if importlib.util.find_spec(module) is None:
+                raise MissingDependencyError.for_extra(module, "octavo-magicpig", "transformers")
+        location, options = str(Path(name).parent), {"gguf_file": Path(name).name}
+    elif name.count("/") != 1 or name.startswith(("/", ".")):
+        raise MissingFileError(f"no model at {name!r}; give a folder, a .gguf file, smollm2, or a hub name owner/model")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location, **options)
+        model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, **options)
+    except OSError as error:
+        raise MissingFileError(f"model {name!r} cannot be loaded: {error}") from error
+    return model.eval(), tokenizer
+
+
+def run_tasks(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    methods: Sequence[Method],
+    *,
+    protocols: Sequence[str] = ("A", "B"),
+    new_tokens: int = 16,
+    results: str | Path | None = None,
+    resume: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> list[Outcome]:
+    """Answer every example by every method.
+
+    The context is processed once, exactly, for all methods.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        examples: Examples.
+        methods: Methods.
+        protocols: ``"A"`` and/or ``"B"``.
+        new_tokens: Tokens of an answer.
+        results: File for the results, one JSON line each, written as they come.
+        resume: Keep the results in the file and compute the missing ones.
+        progress: Called with the task and the share done.
+
+    Returns:
+        All outcomes, those of the file included.
+
+    Raises:
+        InvalidValueError: If a protocol is unknown.
+        InvalidStateError: If the file exists and ``resume`` is not set.
+    """
+    if unknown := sorted(set(protocols) - {"A", "B"}):
+        raise InvalidValueError(f"unknown protocol {unknown[0]!r}; give A, B or both")
+    log = _Log(results, resume)
+    total = max(1, len(examples))
+    for number, example in enumerate(examples):
+        progress(example.task, number / total)
+        context = tokenizer(example.context, return_tensors="pt").input_ids
+        question = tokenizer(example.question, return_tensors="pt", add_special_tokens=False).input_ids
+        everything = torch.cat([context, question], 1)
+        for protocol in protocols:
+            missing = [m for m in methods if (example.task, example.index, m.name, protocol) not in log.keys]
+            if not missing:
+                continue
+            prefix = prefill(model, everything if protocol == "A" else context)
+            fed = question[:, :0] if protocol == "A" else question
+            for method in missing:
+                began = time.perf_counter()
+                with running(model, method, prefix) as cache:
+                    _, generated = decode(
+                        model, cache, fed, new_tokens=new_tokens, first=prefix.logits if protocol == "A" else None
+                    )
+                answer = tokenizer.decode(generated, skip_special_tokens=True)
+                log.add(
+                    Outcome(
+                        example.task,
+                        example.index,
+                        method.name,
+                        protocol,
+                        score(example, answer),
+                        everything.shape[1],
+                        time.perf_counter() - began,
+                        answer,
+                    )
+                )
+    progress(examples[0].task if examples else "tasks", 1.0)
+    return log.outcomes
+
+
+def next_token_losses(model: Any, method: Method, prefix: Prefix, tokens: Tensor) -> Tensor:
+    """Loss of each token that follows a prefix, fed one at a time.
+
+    Args:
+        model: The model.
+        method: The method.
+        prefix: The prompt.
+        tokens: The tokens that follow it, (1, n), n of 2 or more: the first is given, the others are predicted.
+
+    Returns:
+        Losses in nats, (n - 1,).
+    """
+    with running(model, method, prefix) as cache:
+        logits, _ = decode(model, cache, tokens[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.float(), tokens[0, 1:], reduction="none")
+
+
+def run_text_losses(
+    model: Any,
+    tokens: Tensor,
+    methods: Sequence[Method],
+    *,
+    texts: int = 4,
+    prefix_tokens: int = 2000,
+    scored_tokens: int = 64,
+    results: str | Path | None = None,
+    resume: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> list[Outcome]:
+    """Mean loss of tokens that follow an exactly processed prefix, over pieces of a text.
+
+    Args:
+        model: The model.
+        tokens: Token ids of the text, (1, n).
+        methods: Methods.
+        texts: Pieces, spread evenly.
+        prefix_tokens: Tokens of a prefix.
+        scored_tokens: Tokens that are predicted.
+        results: File for the results.
+        resume: Keep the results in the file.
+        progress: Called with what is done and the share.
+
+    Returns:
+        All outcomes; ``value`` is the mean loss in nats.
+
+    Raises:
+        InvalidValueError: If the text is too short.
+        InvalidStateError: If the file exists and ``resume`` is not set.
+    """
+    piece = prefix_tokens + scored_tokens + 1
+    if tokens.shape[1] < texts * piece:
+        raise InvalidValueError(
+            f"the text has {tokens.shape[1]} tokens, {texts} pieces of {piece} are wanted; give a longer text or less"
+        )
+    log = _Log(results, resume)
+    step = tokens.shape[1] // texts
+    for number in range(texts):
+        progress("next-token loss", number / texts)
+        missing = [m for m in methods if ("nll", number, m.name, "B") not in log.keys]
+        if not missing:
+            continue
+        chosen = tokens[:, number * step : number * step + piece]
+        prefix = prefill(model, chosen[:, :prefix_tokens])
+        for method in missing:
+            began = time.perf_counter()
+            losses = next_token_losses(model, method, prefix, chosen[:, prefix_tokens:])
+            seconds = time.perf_counter() - began
+            log.add(Outcome("nll", number, method.name, "B", float(losses.mean()), prefix_tokens, seconds))
+    progress("next-token loss", 1.0)
+    return log.outcomes
+
+
+def summarise(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Mean value of each task, protocol and method.
+
+    Args:
+        outcomes: Outcomes.
+
+    Returns:
+        Rows with ``task``, ``protocol``, ``method``, ``mean``, ``examples`` and ``seconds``.
+    """
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.task, outcome.protocol, outcome.method), []).append(outcome)
+    return [
+        {
+            "task": task,
+            "protocol": protocol,
+            "method": method,
+            "mean": sum(o.value for o in members) / len(members),
+            "examples": len(members),
+            "seconds": sum(o.seconds for o in members),
+        }
+        for (task, protocol, method), members in groups.items()
+    ]
+
+
+class _Log:
+    """Finished outcomes, in memory and in a file of JSON lines."""
+
+    def __init__(self, path: str | Path | None, resume: bool) -> None:
+        self.path = None if path is None else Path(path)
+        self.outcomes: list[Outcome] = []
+        if self.path is not None and self.path.exists():
+            if not resume:
+                raise InvalidStateError(f"{str(self.path)!r} exists; give --resume to continue it, or another folder")
+            self._read(self.path)
+        self.keys = {outcome.key for outcome in self.outcomes}
+
+    def add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.keys.add(outcome.key)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(outcome)) + "\n")
+
+    def _read(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        # A killed run leaves at most one line torn: the last. It is cut off, so that the next one starts on its own.
+        if text and not text.endswith("\n"):
+            lines.pop()
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        for number, line in enumerate(lines, 1):
+            try:
+                self.outcomes.append(Outcome(**json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise InvalidStateError(
+                    f"{str(path)!r}, line {number} is no result of this version: {error}"
+                ) from error

@@ -1,0 +1,80 @@
+"""Keys that deserve to be exact: those the last prompt queries attended to most."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int32
+from octavo_core.errors import InvalidValueError
+from torch import Tensor
+
+__all__ = ["heavy_positions", "observed_attention"]
+
+
+def observed_attention(
+    queries: Float[Tensor, "batch heads observed dim"],
+    keys: Float[Tensor, "batch kv_heads tokens dim"],
+    *,
+    scale: float | int | None = None,
+) -> Float[Tensor, "batch kv_heads tokens"]:
+    """Mean attention that each key got from observed queries, the heads of a group together.
+
+    Args:
+        queries: The last queries of a prompt, which ends with the last key; a query sees the keys up to its own.
+        keys: All keys.
+        scale: Factor of the scores; ``1 / sqrt(dim)`` by default.
+
+    Returns:
+        Attention in [0, 1], summing to 1 over the tokens.
+
+    Raises:
+        InvalidValueError: If there are more queries than keys, or the heads do not group.
+    """
+    batch, heads, observed, dim = queries.shape
+    kv_heads, tokens = keys.shape[1], keys.shape[2]
+    if observed > tokens or heads % kv_heads:
+        raise InvalidValueError(
+            f"queries {tuple(queries.shape)} do not fit keys {tuple(keys.shape)}; give at most {tokens} queries and a "
+            f"multiple of {kv_heads} heads"
+        )
+    grouped = queries.float().reshape(batch, kv_heads, heads // kv_heads * observed, dim)
+    scores = grouped @ keys.float().transpose(2, 3) * (1 / math.sqrt(dim) if scale is None else scale)
+    own = torch.arange(tokens - observed, tokens, device=keys.device).repeat(heads // kv_heads)
+    hidden = torch.arange(tokens, device=keys.device) > own[:, None]
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1).mean(2)
+
+
+def heavy_positions(
+    queries: Float[Tensor, "batch heads observed dim"],
+    keys: Float[Tensor, "batch kv_heads tokens dim"],
+    count: int,
+    *,
+    scale: float | int | None = None,
+    begin: int = 0,
+    end: int | None = None,
+) -> Int32[Tensor, "batch kv_heads heavy"]:
+    """Positions of the keys that got the most attention from observed queries.
+
+    Args:
+        queries: The last queries of a prompt.
+        keys: All keys of the prompt.
+        count: Positions wanted for each kv head; fewer if there are fewer keys.
+        scale: Factor of the scores.
+        begin: First position that may be chosen.
+        end: First position that may no longer be chosen; the end by default.
+
+    Returns:
+        Positions, for :meth:`octavo_magicpig.LSHIndex.build`.
+
+    Raises:
+        InvalidValueError: If there are more queries than keys, or the heads do not group.
+
+    Source:
+        Beyond the paper: sampling is poor at the few keys that carry much of the attention; here they are exact and the
+        tail is sampled, as in vAttention (arXiv 2510.05688), with the choice by observation of SnapKV (arXiv
+        2404.14469).
+    """
+    attention = observed_attention(queries, keys, scale=scale)[..., begin:end]
+    chosen = attention.topk(min(count, attention.shape[-1]), dim=-1).indices
+    return (chosen + begin).sort(-1).values.int()

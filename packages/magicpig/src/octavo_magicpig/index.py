@@ -1,0 +1,496 @@
+"""The index of one layer: a key-value cache with hash tables over its middle, for one query token at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, Int64
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+from torch import Tensor
+
+from octavo_magicpig import persistence
+from octavo_magicpig.config import LSHConfig
+from octavo_magicpig.hashing import Planes, layer_planes
+from octavo_magicpig.kernels import DecodeState, Segment, resolve
+from octavo_magicpig.segments import hash_tokens, largest_norm, mean_key, merge_small, truncate
+from octavo_magicpig.stats import CACHE_LINE, AttendStats
+from octavo_magicpig.store import KeyValueStore
+from octavo_magicpig.validation import check_query, check_rows, check_tokens
+
+__all__ = ["LSHIndex"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LSHIndex:
+    """Key-value cache of one layer with SimHash tables over all but its first and last tokens.
+
+    Args:
+        config: Settings.
+        num_kv_heads: Key-value heads.
+        head_dim: Size of a key.
+        batch_size: Batch rows.
+        dtype: Type of the keys and values that will come; ``kv_dtype`` of the configuration goes before it.
+        device: Where they live. Away from the CPU everything is computed by torch.
+        layer: Index of the layer, which has planes of its own.
+        planes: Planes to use instead of drawing them, (head_dim, key_bits * num_tables).
+
+    Raises:
+        InvalidValueError: If a size is not possible, or the planes have another shape.
+        InvalidTypeError: If the dtype is not floating-point.
+
+    Source:
+        Algorithm 1 and section 5 of the paper; segments for generated tokens are beyond it (see
+        :mod:`octavo_magicpig.segments`).
+    """
+
+    def __init__(
+        self,
+        config: LSHConfig,
+        num_kv_heads: int,
+        head_dim: int,
+        batch_size: int = 1,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        *,
+        layer: int = 0,
+        planes: Float[Tensor, "_ _"] | None = None,
+    ) -> None:
+        for name, size in {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "batch_size": batch_size}.items():
+            if size < 1:
+                raise InvalidValueError(f"{name}={size} is too small; give 1 or more")
+        if head_dim > 4096:
+            raise InvalidValueError(f"head_dim={head_dim} is too large; give 4096 or less")
+        if not dtype.is_floating_point:
+            raise InvalidTypeError(f"dtype={dtype} is not floating-point; give float32, bfloat16 or float16")
+        self.config = config
+        self.layer = layer
+        self.num_kv_heads, self.head_dim, self.batch_size = num_kv_heads, head_dim, batch_size
+        self.dtype = _DTYPES.get(config.kv_dtype, dtype if dtype in _DTYPES.values() else torch.float32)
+        self.device = torch.device(device)
+        self._kernel = resolve(config.kernel, self.device)
+        self._key_planes = layer_planes(config, head_dim, num_kv_heads, layer=layer, given=planes, device=self.device)
+        # The transform's extra coordinate is zero for queries.
+        self._planes = self._key_planes if config.transform is None else self._key_planes.without_last_row()
+        self._clear()
+
+    def __len__(self) -> int:
+        return self._store.length
+
+    @property
+    def keys(self) -> Float[Tensor, "batch kv_heads tokens dim"]:
+        """The keys in the cache, a view."""
+        return self._store.keys
+
+    @property
+    def values(self) -> Float[Tensor, "batch kv_heads tokens dim"]:
+        """The values in the cache, a view."""
+        return self._store.values
+
+    @property
+    def is_built(self) -> bool:
+        """Whether :meth:`build` was called."""
+        return self._built
+
+    @property
+    def num_segments(self) -> int:
+        """Segments with hash tables."""
+        return len(self._segments)
+
+    @property
+    def hashed_tokens(self) -> int:
+        """Tokens under the hash tables."""
+        return sum(segment.limit for segment in self._segments)
+
+    def build(
+        self,
+        keys: Float[Tensor, ...],
+        values: Float[Tensor, ...],
+        *,
+        padding: Int[Tensor, " batch"] | None = None,
+        heavy: Int[Tensor, ...] | None = None,
+        mean: Float[Tensor, ...] | None = None,
+    ) -> LSHIndex:
+        """Fill the index with a prompt, forgetting what it held.
+
+        Args:
+            keys: Keys after rotary embedding, (batch, kv_heads, tokens, head_dim).
+            values: Values, the same shape and dtype.
+            padding: Padded tokens at the beginning of each row, which take part in nothing.
+            heavy: Positions of keys that stay exact, (batch, kv_heads, n), -1 for none.
+            mean: What to centre by, (batch, kv_heads, head_dim); by default the mean of the keys that are hashed. It
+                stays fixed for the tokens that come later: scores are not affected, only the directions that are
+                hashed.
+
+        Returns:
+            The index itself.
+
+        Raises:
+            InvalidValueError: If a shape does not fit, or a key or value is not finite.
+            InvalidTypeError: If keys and values differ in dtype.
+        """
+        check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim)
+        self._clear()
+        self._store.append(keys, values)
+        self.build_tables(padding=padding, heavy=heavy, mean=mean)
+        return self
+
+    def build_tables(
+        self,
+        *,
+        padding: Int[Tensor, " batch"] | None = None,
+        heavy: Int[Tensor, ...] | None = None,
+        mean: Float[Tensor, ...] | None = None,
+    ) -> None:
+        """Hash what the cache holds; :meth:`build` without the filling.
+
+        Args:
+            padding: Padded tokens at the beginning of each row.
+            heavy: Positions of keys that stay exact, (batch, kv_heads, n), -1 for none.
+            mean: What to centre by, (batch, kv_heads, head_dim).
+
+        Raises:
+            InvalidValueError: If the padding, the heavy positions or the mean do not fit.
+        """
+        length = len(self)
+        if padding is not None:
+            if padding.shape != (self.batch_size,) or bool(((padding < 0) | (padding > length)).any()):
+                raise InvalidValueError(
+                    f"padding of shape {tuple(padding.shape)} does not fit; give {self.batch_size} numbers "
+                    f"from 0 to {length}"
+                )
+            self._first = padding.to(self.device, torch.int64).contiguous()
+        if heavy is not None:
+            if heavy.ndim != 3 or heavy.shape[:2] != (self.batch_size, self.num_kv_heads):
+                raise InvalidValueError(
+                    f"heavy of shape {tuple(heavy.shape)} does not fit; give "
+                    f"({self.batch_size}, {self.num_kv_heads}, n)"
+                )
+            self._heavy = heavy.to(self.device, torch.int32).contiguous()
+        if mean is not None and mean.shape != self._mean.shape:
+            raise InvalidValueError(f"mean of shape {tuple(mean.shape)} does not fit; give {tuple(self._mean.shape)}")
+        self._segments = []
+        self._tail = min(self.config.sink_tokens, length)
+        self._norms = self._norms.new_empty(self.batch_size, self.num_kv_heads, self._store.capacity)
+        end = max(self._tail, length - self.config.window_tokens)
+        middle, visible = self._store.keys[:, :, self._tail : end], self._visible(self._tail, end)
+        if mean is not None:
+            self._mean = mean.to(self._mean).contiguous()
+        elif self.config.center and end > self._tail:
+            self._mean = mean_key(middle, visible)
+        if self.config.transform is not None and end > self._tail:
+            self._radius = largest_norm(middle, self._mean, visible)
+        self._built = True
+        self._hash_until(end)
+
+    def append(self, keys: Float[Tensor, ...], values: Float[Tensor, ...]) -> None:
+        """Add tokens at the end; they are exact until enough of them form a segment.
+
+        Args:
+            keys: (batch, kv_heads, tokens, head_dim).
+            values: The same shape and dtype.
+
+        Raises:
+            InvalidStateError: If the index was not built.
+            InvalidValueError: If a shape does not fit, or a key or value is not finite.
+            InvalidTypeError: If keys and values differ in dtype.
+        """
+        self._require_built("append")
+        check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim)
+        self.extend(keys, values)
+
+    def extend(self, keys: Tensor, values: Tensor) -> None:
+        """Add tokens without looking at them; for callers that have checked, and before the index is built.
+
+        Args:
+            keys: (batch, kv_heads, tokens, head_dim).
+            values: The same shape.
+        """
+        self._store.append(keys, values)
+        if not self._built:
+            return
+        if self._store.capacity > self._norms.shape[2]:
+            grown = self._norms.new_empty(self.batch_size, self.num_kv_heads, self._store.capacity)
+            grown[:, :, : self._norms.shape[2]] = self._norms
+            self._norms = grown
+        ready = len(self) - self._tail - self.config.window_tokens
+        if ready >= self.config.segment_min:
+            self._hash_until(self._tail + ready // self.config.segment_min * self.config.segment_min)
+
+    def crop(self, length: int) -> None:
+        """Keep the first tokens only.
+
+        Args:
+            length: Tokens to keep, 0 to the present number. The last ``window_tokens`` of them become exact again.
+
+        Raises:
+            InvalidValueError: If the length is out of range.
+        """
+        if not 0 <= length <= len(self):
+            raise InvalidValueError(f"cannot crop to {length} tokens; the index holds {len(self)}")
+        self._store.truncate(length)
+        if self._built:
+            self._tail = min(self._tail, max(min(self.config.sink_tokens, length), length - self.config.window_tokens))
+            self._segments = truncate(self._segments, self._tail)
+
+    def reorder(self, index: Int[Tensor, " rows"]) -> None:
+        """Rearrange the batch: for beam search, repetition and selection of rows.
+
+        Args:
+            index: For each new row the old one it copies.
+
+        Raises:
+            InvalidValueError: If an entry is no row of the batch.
+        """
+        check_rows(index, self.batch_size)
+        index = index.to(self.device)
+        self._store.take_rows(index)
+        self._first, self._heavy, self._mean, self._norms, self._radius = (
+            tensor.index_select(0, index)
+            for tensor in (self._first, self._heavy, self._mean, self._norms, self._radius)
+        )
+        for segment in self._segments:
+            segment.ids = segment.ids.index_select(0, index)
+            segment.offsets = segment.offsets.index_select(0, index)
+        self.batch_size = len(index)
+
+    def select(self, query: Float[Tensor, ...]) -> list[list[Int64[Tensor, " _"]]]:
+        """List the positions that a query samples.
+
+        Args:
+            query: (batch, heads, head_dim).
+
+        Returns:
+            For each batch row and head the rising positions; exact keys are not among them.
+
+        Raises:
+            InvalidStateError: If the index was not built.
+            InvalidValueError: If the query does not fit or is not finite.
+        """
+        self._require_built("select")
+        check_query(query, self.batch_size, self.num_kv_heads, self.head_dim)
+        return self._kernel.select(self._state(), query.float().contiguous())
+
+    def attend(
+        self,
+        query: Float[Tensor, ...],
+        scale: float | int | None = None,
+        *,
+        with_error: bool = False,
+        with_dense: bool = True,
+    ) -> tuple[Float[Tensor, "batch heads dim"], Float[Tensor, "batch heads"], AttendStats]:
+        """Attend with one query token: exactly over the first and last tokens, by sampling over the others.
+
+        Args:
+            query: (batch, heads, head_dim); ``heads`` is a multiple of the kv heads.
+            scale: Factor of the scores; ``1 / sqrt(head_dim)`` by default.
+            with_error: Estimate the standard error of the output; always done when ``tolerance`` is set.
+            with_dense: Whether the exact tokens take part; without them the sampled part is returned alone.
+
+        Returns:
+            Output in the dtype of the query, float32 log-sum-exp of the scores, and what was done. Where no key takes
+            part the output is 0 and the log-sum-exp ``-inf``.
+
+        Raises:
+            InvalidStateError: If the index was not built.
+            InvalidValueError: If the query does not fit or is not finite.
+
+        Source:
+            Equation 7 of the paper; the error estimate and the fallback are beyond it.
+        """
+        self._require_built("attend")
+        check_query(query, self.batch_size, self.num_kv_heads, self.head_dim)
+        return self.attend_unchecked(query, scale, with_error=with_error, with_dense=with_dense)
+
+    def attend_unchecked(
+        self, query: Tensor, scale: float | int | None = None, *, with_error: bool = False, with_dense: bool = True
+    ) -> tuple[Tensor, Tensor, AttendStats]:
+        """Attend without looking at the query; for callers that know it fits. See :meth:`attend`.
+
+        Args:
+            query: (batch, heads, head_dim).
+            scale: Factor of the scores.
+            with_error: Estimate the standard error.
+            with_dense: Whether the exact tokens take part.
+
+        Returns:
+            Output, log-sum-exp and what was done.
+        """
+        factor = 1 / math.sqrt(self.head_dim) if scale is None else float(scale)
+        tolerance = self.config.tolerance
+        state, raised = self._state(), query.float().contiguous()
+        out, lse, stats = self._kernel.attend(
+            state, raised, factor, with_error=with_error or tolerance is not None, with_dense=with_dense
+        )
+        error, missed = stats[..., 4], stats[..., 4] > math.inf
+        if with_error or tolerance is not None:
+            error = error / out.norm(dim=-1).clamp_min(1e-30)
+        if tolerance is not None and with_dense:
+            missed = error > tolerance
+            if bool(missed.any()):
+                exact, exact_lse = self._kernel.dense(raised, state.keys, state.values, self._first, None, factor)
+                out, lse = torch.where(missed[..., None], exact, out), torch.where(missed, exact_lse, lse)
+        return out.to(query.dtype), lse, self._describe(stats, error, missed)
+
+    def to(self, device: str | torch.device) -> LSHIndex:
+        """Move everything to a device.
+
+        Args:
+            device: Where to.
+
+        Returns:
+            The index itself.
+        """
+        self.device = torch.device(device)
+        self._kernel = resolve(self.config.kernel, self.device)
+        self._store.to(self.device)
+        self._key_planes, self._planes = (
+            Planes(planes.matrix.to(self.device), planes.key_bits, planes.num_tables)
+            for planes in (self._key_planes, self._planes)
+        )
+        self._first, self._heavy, self._mean, self._norms, self._radius = (
+            tensor.to(self.device) for tensor in (self._first, self._heavy, self._mean, self._norms, self._radius)
+        )
+        for segment in self._segments:
+            segment.ids, segment.offsets = segment.ids.to(self.device), segment.offsets.to(self.device)
+        return self
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Count the bytes held.
+
+        Returns:
+            Bytes of ``kv`` (used tokens), ``ids``, ``offsets``, ``norms`` (hashed tokens), ``spare`` (room for more
+            tokens) and ``index``, the sum of ids, offsets and norms.
+        """
+        per_token = 2 * self.head_dim * self._store.keys.element_size() * self.num_kv_heads * self.batch_size
+        ids = sum(segment.ids.nbytes for segment in self._segments)
+        offsets = sum(segment.offsets.nbytes for segment in self._segments)
+        norms = 4 * self.hashed_tokens * self.num_kv_heads * self.batch_size
+        kv = per_token * len(self)
+        spare = self._store.nbytes - kv + (self._norms.nbytes - norms if self._built else 0)
+        return {
+            "kv": kv,
+            "ids": ids,
+            "offsets": offsets,
+            "norms": norms,
+            "spare": spare,
+            "index": ids + offsets + norms,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that :meth:`load_state_dict` needs, as nested plain values and tensors."""
+        return persistence.pack(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state.
+
+        Args:
+            state: What :meth:`state_dict` returned, of an index with the same shapes and settings.
+
+        Raises:
+            InvalidValueError: If it belongs to another configuration, shape, version or other planes.
+            InvalidStateError: If its tensors do not fit together.
+        """
+        persistence.unpack(self, state)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the index to a file, atomically and without pickle.
+
+        Args:
+            path: The file, ending in ``.safetensors``.
+
+        Returns:
+            The path.
+        """
+        return persistence.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | torch.device = "cpu") -> LSHIndex:
+        """Read an index that :meth:`save` wrote.
+
+        Args:
+            path: The file.
+            device: Where to put it.
+
+        Returns:
+            The index, with the settings it was saved with.
+
+        Raises:
+            MissingFileError: If there is no such file.
+            InvalidStateError: If it is damaged.
+            InvalidValueError: If it was written by another version or is no index.
+        """
+        return persistence.load(cls, path, device=device)
+
+    def _clear(self) -> None:
+        shape, device = (self.batch_size, self.num_kv_heads), self.device
+        self._store = KeyValueStore(*shape, self.head_dim, dtype=self.dtype, device=device)
+        self._segments: list[Segment] = []
+        self._first = torch.zeros(self.batch_size, dtype=torch.int64, device=device)
+        self._heavy = torch.empty((*shape, 0), dtype=torch.int32, device=device)
+        self._mean = torch.zeros((*shape, self.head_dim), device=device)
+        self._norms = torch.empty((*shape, 0), device=device)
+        self._radius = torch.zeros(shape, device=device)
+        self._tail = 0
+        self._built = False
+
+    def _state(self) -> DecodeState:
+        config = self.config
+        return DecodeState(
+            keys=self._store.keys,
+            values=self._store.values,
+            norms=self._norms,
+            mean=self._mean,
+            segments=self._segments,
+            first=self._first,
+            sink=config.sink_tokens,
+            tail=self._tail,
+            heavy=self._heavy,
+            planes=self._planes,
+            min_hits=config.min_hits,
+            weight_eps=float(config.weight_eps),
+        )
+
+    def _visible(self, begin: int, end: int) -> Tensor:
+        """Which tokens of a range a row may sample: neither padding nor its sink, (batch, end - begin)."""
+        position = torch.arange(begin, end, device=self.device)
+        return position >= self._first[:, None] + self.config.sink_tokens
+
+    def _hash_until(self, end: int) -> None:
+        if end <= self._tail:
+            return
+        skip = ~self._visible(self._tail, end)[:, None].expand(-1, self.num_kv_heads, -1).contiguous()
+        if self._heavy.shape[-1]:
+            inside = (self._heavy >= self._tail) & (self._heavy < end)
+            b, h, i = torch.nonzero(inside, as_tuple=True)
+            skip[b, h, self._heavy[b, h, i].long() - self._tail] = True
+        added = hash_tokens(
+            self._kernel,
+            self._store.keys[:, :, self._tail : end],
+            self._tail,
+            mean=self._mean,
+            radius=None if self.config.transform is None else self._radius,
+            skip=skip,
+            planes=self._key_planes,
+            norms=self._norms,
+            config=self.config,
+        )
+        self._segments = merge_small(self._kernel, self._segments + added, self.config)
+        self._tail = end
+
+    def _require_built(self, action: str) -> None:
+        if not self._built:
+            raise InvalidStateError(f"cannot {action} before build; call build(keys, values) with the prompt first")
+
+    def _describe(self, raw: Tensor, error: Tensor, missed: Tensor) -> AttendStats:
+        exact = len(self) - self._tail + min(self.config.sink_tokens, self._tail) + self._heavy.shape[-1]
+        row = 2 * self.head_dim * self._store.keys.element_size()
+        fixed = self.batch_size * self.num_kv_heads * exact * row
+        if self._segments:
+            bounds = raw.shape[0] * raw.shape[1] * self.config.num_tables * len(self._segments)
+            fixed += bounds * 2 * CACHE_LINE + self._planes.matrix.nbytes
+        return AttendStats(raw, error, missed, self.hashed_tokens, exact, fixed, row)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from octavo_core.errors import OctavoError
+from octavo_magicpig import bench, demo, plots
+from octavo_magicpig.cli import app
+from typer.testing import CliRunner
+
+RUNNER = CliRunner()
+
+
+def test_the_command_line_does_not_load_torch() -> None:
+    code = "import sys, octavo_magicpig.cli; print('torch' in sys.modules)"
+    # The package itself imports torch; the plug-in must be reachable without it.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_info_names_the_kernel() -> None:
+    result = RUNNER.invoke(app, ["info"])
+    assert result.exit_code == 0
+    assert result.output.startswith("active: ")
+    document = json.loads(RUNNER.invoke(app, ["info", "--json"]).output)
+    assert set(document["reasons"]) == {"native", "numba", "torch"}
+    assert document["reasons"][document["active"]] == "available"
+
+
+def test_timing(tmp_path: Path) -> None:
+    words = ["time", "--heads", "4/2", "--dim", "32", "--lengths", "512,1k", "--batch", "1", "--enable-gqa", "--quiet"]
+    result = RUNNER.invoke(app, [*words, "--out", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    document = json.loads((tmp_path / "timing.json").read_text())
+    assert [row["keys"] for row in document["steps"]] == [512, 1024]
+    assert {"lsh_ms", "dense_ms", "grouped_ms", "enable_gqa_ms"} <= set(document["steps"][0])
+    assert (tmp_path / "timing.md").read_text().startswith("| keys | batch |")
+    assert (tmp_path / "timing.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["time", "--heads", "5/2"], "not a multiple"),
+        (["time", "--lengths", "4q"], "not a positive number"),
+        (["eval", "niah", "--resume"], "--resume needs --out"),
+        (["eval", "nll", "--text", "/nowhere.txt"], "no file"),
+        (["eval", "qa"], "unknown task"),
+        (["eval", "niah", "--methods", "magic"], "unknown method"),
+        (["tune", "--text", "/nowhere.txt"], "no file"),
+        (["eval", "nll", "--bits", "20"], "key_bits=20"),
+    ],
+)
+def test_bad_input_is_told(words: list[str], message: str) -> None:
+    if words[0] == "eval":
+        pytest.importorskip("transformers", minversion="5.24")
+    result = RUNNER.invoke(app, words)
+    assert isinstance(result.exception, OctavoError)
+    assert message in str(result.exception)
+
+
+def test_quick_demo() -> None:
+    tour = demo.run(quick=True)
+    rows = {row.id: row for row in tour.rows}
+    assert rows["aggregation_error_lsh"].holds
+    assert rows["aggregation_error_topk"].holds
+    assert "skipped" in rows["needle_hits_lsh"].note
+    assert tour.holds
+    json.dumps(tour.to_json(), allow_nan=False)
+
+
+@pytest.mark.slow
+def test_quick_bench() -> None:
+    report = bench.run(quick=True)
+    rows = {row.id: row for row in report.rows}
+    assert rows["decode_vs_grouped_sdpa_16k"].ratio is not None
+    assert "skipped" in rows["end_to_end_vs_stock_32k"].note
+    json.dumps(report.to_json(), allow_nan=False)
+
+
+def test_figures() -> None:
+    for figure in (
+        plots.plot_error_against_budget({"lsh": [(0.01, 0.2), (0.02, 0.1)], "topk": [(0.01, 0.05)]}),
+        plots.plot_fraction_by_layer({1: [0.1, 0.2], 2: [0.3, 0.1]}),
+        plots.plot_time_against_length([512, 1024], {"lsh": [1.0, 2.0]}),
+    ):
+        assert figure.axes[0].get_xlabel()

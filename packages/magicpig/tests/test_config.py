@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_magicpig import LSHConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"key_bits": 0}, "key_bits=0.*1 to 16"),
+        ({"key_bits": 17}, "key_bits=17.*1 to 16"),
+        ({"num_tables": 1, "min_hits": 2}, "num_tables=1.*min_hits=2"),
+        ({"num_tables": 5000}, "num_tables=5000"),
+        ({"min_hits": 9}, "min_hits=9.*0 to 8"),
+        ({"sink_tokens": -1}, "sink_tokens=-1.*0 or more"),
+        ({"window_tokens": -1}, "window_tokens=-1"),
+        ({"segment_max": 65_536}, "segment_max=65536.*65535"),
+        ({"segment_min": 2000, "segment_max": 1000}, "segment_min=2000"),
+        ({"weight_eps": -1e-3}, "weight_eps"),
+        ({"weight_eps": float("nan")}, "weight_eps"),
+        ({"tolerance": 0}, "tolerance=0"),
+        ({"transform": "mips"}, "transform='mips'"),
+        ({"planes": "random"}, "planes='random'"),
+        ({"planes_per": "token"}, "planes_per='token'"),
+        ({"kv_dtype": "int8"}, "kv_dtype='int8'"),
+        ({"kernel": "cuda"}, "kernel='cuda'"),
+        ({"dense_layers": (-1,)}, "negative"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict, words: str) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        LSHConfig(**settings)
+
+
+@pytest.mark.parametrize("dense_layers", [(1.5,), "all", ("0",), (True,)])
+def test_dense_layers_must_be_indices(dense_layers: object) -> None:
+    with pytest.raises(InvalidTypeError, match="dense_layers"):
+        LSHConfig(dense_layers=dense_layers)
+
+
+def test_dense_layers_of_a_model() -> None:
+    assert LSHConfig().dense_layer_indices(32) == {0, 16}
+    assert LSHConfig().dense_layer_indices(80) == {0, 16, 32, 48, 64}
+    assert LSHConfig().dense_layer_indices(12) == {0, 6}
+    assert LSHConfig(dense_layers=[]).dense_layer_indices(12) == frozenset()
+    with pytest.raises(InvalidValueError, match="layer 12.*0 to 11"):
+        LSHConfig(dense_layers=(3, 12)).dense_layer_indices(12)
+
+
+def test_round_trip_through_a_dictionary() -> None:
+    config = LSHConfig(key_bits=8, dense_layers=(0, 3), tolerance=0.1, transform="simple")
+    assert LSHConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(InvalidValueError, match="unknown setting 'K'"):
+        LSHConfig.from_dict({"K": 10})

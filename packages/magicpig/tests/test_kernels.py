@@ -1,0 +1,181 @@
+"""The three implementations agree, and all agree with float64 where numbers are extreme."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from magicpig_helpers import available_kernels, random_layer
+from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_magicpig import LSHConfig, LSHIndex, collision_probability, dense_decode_attention
+from octavo_magicpig.kernels import describe, native, resolve
+
+SMALL = LSHConfig(key_bits=5, num_tables=40, segment_max=256, segment_min=64)
+
+
+@pytest.mark.parametrize("dim", [32, 40, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("group", [1, 3, 4, 7, 8])
+def test_kernels_agree(dim: int, group: int) -> None:
+    query, keys, values = random_layer(611, batch=2, group=group, dim=dim)
+    padding = torch.tensor([0, 33])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        results = []
+        for name in available_kernels():
+            if name == "numba" and (dim, group) not in {(64, 3), (80, 4)}:
+                continue
+            index = LSHIndex(dataclasses.replace(SMALL, kernel=name), 2, dim, 2, dtype)
+            index.build(keys.to(dtype), values.to(dtype), padding=padding)
+            results.append((index.attend(query, with_error=True), index.select(query)))
+        ((out, lse, stats), selected), *others = results
+        assert float(stats.fraction.mean()) > 0.02
+        for (out2, lse2, stats2), selected2 in others:
+            assert all(
+                torch.equal(a, b) for x, y in zip(selected, selected2, strict=True) for a, b in zip(x, y, strict=True)
+            )
+            assert torch.allclose(out, out2, atol=1e-5)
+            assert torch.allclose(lse, lse2, atol=1e-5)
+            for name in ("selected", "fraction", "max_share", "sampled_lse", "error"):
+                assert torch.allclose(getattr(stats, name), getattr(stats2, name), rtol=1e-3, atol=5e-5), name
+            assert torch.allclose(stats.effective_samples, stats2.effective_samples, rtol=1e-3)
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "avx512bf16"])
+def test_instruction_sets_agree(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if native.problem() is not None:
+        pytest.skip("no native kernel")
+    order = ["baseline", "avx2", "avx512", "avx512bf16"]
+    if order.index(isa) > order.index(native.instruction_set()):
+        pytest.skip(f"this processor has no {isa}")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        query, keys, values = random_layer(500, group=3, dim=80, dtype=dtype)
+        index = LSHIndex(SMALL, 2, 80, 1, dtype).build(keys, values)
+        expected, _, _ = index.attend(query.to(dtype).float(), with_error=True)
+        dense, _ = dense_decode_attention(query, keys, values)
+        with monkeypatch.context() as patch:
+            patch.setattr(native._library(), "isa", order.index(isa))
+            lower = LSHIndex(SMALL, 2, 80, 1, dtype).build(keys, values)
+            out, _, _ = lower.attend(query.to(dtype).float(), with_error=True)
+            assert torch.allclose(out, expected, atol=2e-5)
+            assert torch.allclose(dense_decode_attention(query, keys, values)[0], dense, atol=2e-5)
+            assert torch.equal(lower._segments[0].ids, index._segments[0].ids)
+
+
+def test_threads_change_nothing(kernel: str) -> None:
+    query, keys, values = random_layer(700, batch=2, group=4, dim=64)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            index = LSHIndex(dataclasses.replace(SMALL, kernel=kernel), 2, 64, 2).build(keys, values)
+            results.append((index.attend(query)[0], index.select(query)))
+    finally:
+        torch.set_num_threads(before)
+    (one, chosen), (two, chosen2) = results
+    assert all(torch.equal(a, b) for x, y in zip(chosen, chosen2, strict=True) for a, b in zip(x, y, strict=True))
+    assert torch.equal(one, two) if kernel == "native" else torch.allclose(one, two, atol=1e-6)
+
+
+def float64_attention(index: LSHIndex, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Equation 2 with the log-sum-exp merge, by hand and in float64."""
+    config, keys, values = index.config, index.keys.double(), index.values.double()
+    group, tokens = query.shape[1] // keys.shape[1], keys.shape[2]
+    out, lse = torch.zeros_like(query, dtype=torch.float64), torch.zeros(query.shape[:2], dtype=torch.float64)
+    begin, tail = config.sink_tokens, index._tail
+    for b, heads in enumerate(index.select(query)):
+        for h, chosen in enumerate(heads):
+            k, v, q = keys[b, h // group], values[b, h // group], query[b, h].double()
+            scores = k @ q / q.shape[0] ** 0.5
+            exact = torch.cat([torch.arange(min(begin, tail)), torch.arange(tail, tokens)])
+            centred = k - index._mean[b, h // group].double()
+            length = q.norm() * centred.norm(dim=1)
+            cosine = torch.where(length > 0, (centred @ q) / length.clamp_min(1e-300), 0.0)
+            u = collision_probability(cosine, config.key_bits, config.num_tables, config.min_hits)
+            z = torch.cat([scores[exact], (scores - (u + config.weight_eps).clamp_min(1e-30).log())[chosen]])
+            rows = torch.cat([v[exact], v[chosen]])
+            lse[b, h] = z.logsumexp(0)
+            out[b, h] = z.softmax(0) @ rows
+    return out, lse
+
+
+@pytest.mark.parametrize("span", [1.0, 30.0, 300.0])
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_extreme_keys_match_float64(kernel: str, span: float, hits: int) -> None:
+    query, keys, values = random_layer(400, kv_heads=1, group=2, dim=32, seed=7)
+    query[0, 1] = 0.0
+    direction = query[0, 0] / query[0, 0].norm()
+    # Parallel and antiparallel to the query, zero, duplicated, and logits that span hundreds.
+    keys[0, 0, 50:60] = direction * torch.linspace(0.1, 1, 10)[:, None] * span / query[0, 0].norm() * 32**0.5
+    keys[0, 0, 60:65] = -direction * span
+    keys[0, 0, 70:75] = 0.0
+    keys[0, 0, 80:90] = keys[0, 0, 80]
+    for eps in (1e-4, 0.0):
+        config = dataclasses.replace(SMALL, kernel=kernel, min_hits=hits, weight_eps=eps, center=False)
+        index = LSHIndex(config, 1, 32).build(keys, values)
+        out, lse, _ = index.attend(query, with_error=True)
+        expected, expected_lse = float64_attention(index, query)
+        assert bool(torch.isfinite(out).all())
+        assert torch.allclose(out.double(), expected, atol=1e-3)
+        assert torch.allclose(lse.double(), expected_lse, atol=1e-3)
+
+
+def test_zero_centred_keys_have_cosine_zero(kernel: str) -> None:
+    keys = torch.ones(1, 1, 200, 16)
+    values = torch.randn(1, 1, 200, 16, generator=torch.Generator().manual_seed(0))
+    index = LSHIndex(dataclasses.replace(SMALL, kernel=kernel), 1, 16).build(keys, values)
+    out, lse, _ = index.attend(torch.ones(1, 1, 16))
+    assert bool(torch.isfinite(out).all())
+    assert bool(torch.isfinite(lse).all())
+
+
+@pytest.mark.parametrize("tables", [255, 256, 300])
+def test_more_than_255_hits_are_counted(kernel: str, tables: int) -> None:
+    # A key equal to the query collides in every table: an 8-bit counter would wrap around.
+    query, keys, values = random_layer(200, kv_heads=1, group=1, dim=16)
+    keys[0, 0, 100] = query[0, 0] * 3
+    config = LSHConfig(key_bits=11, num_tables=tables, center=False, kernel=kernel)
+    index = LSHIndex(config, 1, 16).build(keys, values)
+    assert 100 in index.select(query)[0][0].tolist()
+
+
+def test_dense_attention_matches_softmax(kernel: str) -> None:
+    for tokens in (1, 15, 16, 17, 257, 2049):
+        query, keys, values = random_layer(max(tokens, 2), batch=2, group=3, dim=40)
+        keys, values = keys[:, :, :tokens], values[:, :, :tokens]
+        mask = torch.rand(2, tokens, generator=torch.Generator().manual_seed(0)) > 0.3
+        mask[:, -1] = True
+        out, lse = dense_decode_attention(query, keys, values, mask, kernel=kernel)
+        scores = torch.einsum("bkgd,bknd->bkgn", query.view(2, 2, 3, 40), keys) / 40**0.5
+        scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+        expected = torch.einsum("bkgn,bknd->bkgd", scores.softmax(-1), values).reshape(2, 6, 40)
+        assert torch.allclose(out, expected, atol=1e-5)
+        assert torch.allclose(lse, scores.logsumexp(-1).view(2, 6), atol=1e-5)
+
+
+def test_dense_attention_without_any_key(kernel: str) -> None:
+    query, keys, values = random_layer(5)
+    out, lse = dense_decode_attention(query, keys, values, torch.zeros(1, 5, dtype=torch.bool), kernel=kernel)
+    assert bool((out == 0).all())
+    assert bool((lse == -torch.inf).all())
+    out, _ = dense_decode_attention(query, keys[:, :, :0], values[:, :, :0], kernel=kernel)
+    assert bool((out == 0).all())
+
+
+def test_dense_attention_reads_any_layout(kernel: str) -> None:
+    query, keys, values = random_layer(50, batch=2)
+    expected, _ = dense_decode_attention(query, keys, values, kernel=kernel)
+    swapped = keys.transpose(1, 2).contiguous().transpose(1, 2), values.mT.contiguous().mT
+    assert torch.allclose(dense_decode_attention(query, *swapped, kernel=kernel)[0], expected, atol=1e-6)
+
+
+def test_choice_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = describe()
+    assert found.reasons[found.active] == "available"
+    with pytest.raises(InvalidValueError, match="kernel='gpu'"):
+        resolve("gpu")
+    monkeypatch.setattr(native, "problem", lambda: "no compiler")
+    assert describe().active in ("numba", "torch")
+    assert describe().reasons["native"] == "no compiler"
+    assert resolve("auto") is not native
+    with pytest.raises(InvalidStateError, match="no compiler"):
+        resolve("native")

@@ -1,0 +1,247 @@
+"""In transformers: caches and attention in five architectures, with padding, beams, assistants and cropping."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from octavo_core.errors import InvalidStateError, InvalidValueError
+
+transformers = pytest.importorskip("transformers", minversion="5.24")
+
+from octavo_magicpig import LSHCache, LSHConfig, sparse, use_magicpig  # noqa: E402
+from octavo_magicpig._cache import LSHLayer, cache_layer_of  # noqa: E402
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 8192, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MIXED = ["sliding_attention", "full_attention"] * 2
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", {}),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {"sliding_window": None}),
+    "mistral-sliding": ("MistralForCausalLM", "MistralConfig", {"sliding_window": 32}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {}),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 32}),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", {}),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {"head_dim": 256, "sliding_window": 16, "query_pre_attn_scalar": 64, "layer_types": MIXED},
+    ),
+}
+EVERY_KEY = LSHConfig(min_context=0, min_hits=0, dense_layers=(), window_tokens=8, segment_min=8)
+SAMPLED = LSHConfig(min_context=0, key_bits=3, num_tables=20, dense_layers=(), window_tokens=8, segment_min=8)
+
+
+def make(name: str = "llama", **options: Any) -> Any:
+    model, config, extra = MODELS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return getattr(transformers, model)(getattr(transformers, config)(**COMMON | extra | options)).eval()
+
+
+def padded_batch(tokens: int = 90) -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, 128, (3, tokens), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, :17] = mask[1, :40] = 0
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def generate(model: Any, batch: dict[str, torch.Tensor], new_tokens: int = 24, **options: Any) -> torch.Tensor:
+    options = {"do_sample": False, "eos_token_id": None, "max_new_tokens": new_tokens} | options
+    return model.generate(**batch, **options)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_of_a_padded_batch_are_those_of_the_stock_cache(name: str) -> None:
+    model, batch = make(name), padded_batch()
+    expected = generate(model, batch)
+    for config in (LSHConfig(min_context=10**9), EVERY_KEY):
+        with sparse(model, config) as session:
+            assert torch.equal(generate(model, batch), expected)
+        assert isinstance(session.cache, LSHCache)
+    assert model.config._attn_implementation == "sdpa"
+    use_magicpig(model)
+    assert torch.equal(generate(model, batch, cache=LSHCache(model.config)), expected)
+    assert torch.equal(generate(model, batch), expected), "the attention alone changes nothing"
+
+
+def test_sampling_happens_where_it_should() -> None:
+    model = make("gemma3")
+    with sparse(model, dataclasses.replace(SAMPLED, dense_layers=(3,))) as session:
+        generate(model, padded_batch())
+    cache = session.cache
+    assert cache is not None
+    assert set(cache.sampled_fraction()) == {1}
+    assert 0 < cache.sampled_fraction()[1] < 1
+    assert cache.index_bytes() > 0
+    layers = [type(layer).__name__ for layer in cache.layers]
+    assert layers == ["DynamicSlidingWindowLayer", "LSHLayer"] * 2
+
+
+def test_a_padded_row_is_sampled_as_it_is_alone() -> None:
+    model, batch = make(), padded_batch()
+    config = dataclasses.replace(SAMPLED, segment_min=1024)
+    with sparse(model, config):
+        together = generate(model, batch)
+        alone = [
+            generate(model, {"input_ids": row[mask.bool()][None]})[0]
+            for row, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+        ]
+    for row, single in zip(together, alone, strict=True):
+        assert row[-24:].tolist() == single[-24:].tolist()
+
+
+def test_beam_search_and_assisted_decoding() -> None:
+    model, assistant, batch = make(), make(num_hidden_layers=1), padded_batch()
+    beams, assisted = generate(model, batch, num_beams=3), {name: tensor[2:] for name, tensor in batch.items()}
+    plain = generate(model, assisted)
+    with sparse(model, EVERY_KEY):
+        assert torch.equal(generate(model, batch, num_beams=3), beams)
+        assert torch.equal(generate(model, assisted, assistant_model=assistant), plain)
+
+
+@pytest.mark.slow
+def test_long_generation_stays_sampled() -> None:
+    model = make(num_hidden_layers=2)
+    config = dataclasses.replace(SAMPLED, segment_min=128, window_tokens=32)
+    with sparse(model, config) as session:
+        out = generate(model, {"input_ids": torch.arange(3, 103)[None]}, 1600)
+    assert out.shape[1] == 1700
+    assert session.cache is not None
+    for layer in session.cache.layers:
+        assert len(layer.index) == 1699
+        assert layer.index.hashed_tokens >= 1699 - 4 - 32 - 128
+        assert layer.index.num_segments <= 6
+
+
+def test_forward_passes_without_generate() -> None:
+    model, batch = make(), padded_batch()
+    with torch.no_grad(), sparse(model, EVERY_KEY) as session:
+        before = (batch["attention_mask"].cumsum(1) - 1).clamp_min(0)
+        first = model(**batch, position_ids=before, use_cache=True)
+        assert first.cache is session.cache
+        mask = torch.cat([batch["attention_mask"], torch.ones(3, 1, dtype=torch.int64)], 1)
+        positions = mask.sum(1, keepdim=True) - 1
+        step = model(torch.full((3, 1), 5), attention_mask=mask, position_ids=positions, cache=first.cache)
+        several = model(torch.full((3, 4), 5), cache=first.cache)
+    assert several.logits.shape == (3, 4, 128)
+    with torch.no_grad():
+        ids = torch.cat([batch["input_ids"], torch.full((3, 1), 5)], 1)
+        position_ids = (mask.cumsum(1) - 1).clamp_min(0)
+        expected = model(ids, attention_mask=mask, position_ids=position_ids).logits[:, -1:]
+    assert torch.allclose(step.logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_and_inference_mode(dtype: torch.dtype) -> None:
+    model, batch = make().to(dtype), padded_batch()
+    with torch.inference_mode(), sparse(model, SAMPLED) as session:
+        out = generate(model, batch)
+    assert out.shape == (3, 114)
+    assert session.cache is not None
+    assert session.cache.layers[0].index.dtype == dtype
+
+
+def test_autocast() -> None:
+    model, batch = make(), padded_batch()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16), sparse(model, SAMPLED):
+        assert generate(model, batch).shape == (3, 114)
+
+
+def test_holes_in_the_mask_are_exact() -> None:
+    model, batch = make(), padded_batch()
+    batch["attention_mask"][2, 30:40] = 0
+    expected = generate(model, batch)
+    with sparse(model, SAMPLED) as session:
+        assert torch.equal(generate(model, batch), expected)
+    assert session.cache is not None
+    assert session.cache.sampled_fraction() == {}
+
+
+def test_heavy_tokens_and_tolerance() -> None:
+    model, batch = make(), {"input_ids": padded_batch()["input_ids"][2:]}
+    expected = generate(model, batch)
+    with sparse(model, dataclasses.replace(SAMPLED, heavy_tokens=10)) as session:
+        generate(model, batch)
+    assert session.cache is not None
+    assert session.cache.layers[0].index._heavy.shape == (1, 2, 10)
+    with sparse(model, dataclasses.replace(SAMPLED, tolerance=1e-9)) as session:
+        assert torch.equal(generate(model, batch), expected)
+    assert all(error > 0 for error in session.cache.estimated_error().values())
+
+
+def test_two_models_in_two_threads() -> None:
+    batch = padded_batch()
+    models = [make(), make("qwen2")]
+    expected = [generate(model, batch) for model in models]
+
+    def work(number: int) -> bool:
+        with sparse(models[number], EVERY_KEY):
+            return all(torch.equal(generate(models[number], batch), expected[number]) for _ in range(2))
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(work, range(2)))
+
+
+def test_cache_operations() -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, values = (torch.randn(2, 2, 100, 16, generator=generator) for _ in range(2))
+    layer = LSHLayer(SAMPLED)
+    with pytest.raises(InvalidStateError, match="empty"):
+        layer.attend(torch.zeros(2, 4, 16), None, None)
+    returned, _ = layer.update(keys, values)
+    assert cache_layer_of(returned) is layer
+    assert cache_layer_of(keys) is None
+    assert layer.get_seq_length() == 100
+    assert layer.get_mask_sizes(3) == (103, 0)
+    assert layer.get_max_length() == -1
+    layer.attend(torch.randn(2, 4, 16, generator=generator), None, None)
+    layer.crop(-20)
+    assert layer.get_seq_length() == 80
+    with pytest.raises(InvalidValueError, match="crop"):
+        layer.crop(5)
+    layer.batch_repeat_interleave(2)
+    assert torch.equal(layer.keys[1], keys[0, :, :80])
+    layer.batch_select_indices(torch.tensor([3]))
+    assert torch.equal(layer.keys[0], keys[1, :, :80])
+    layer.reorder_cache(torch.tensor([0, 0]))
+    assert layer.batch_size == 2
+    layer.offload()
+    layer.prefetch()
+    layer.reset()
+    assert layer.get_seq_length() == 0
+
+
+def test_what_is_refused() -> None:
+    t5 = transformers.T5Config(vocab_size=32, d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16)
+    with pytest.raises(InvalidValueError, match="encoder-decoder"):
+        LSHCache(t5)
+    with pytest.raises(InvalidValueError, match="encoder-decoder"):
+        use_magicpig(transformers.T5ForConditionalGeneration(t5))
+    with pytest.raises(InvalidValueError, match="not a transformers model"):
+        use_magicpig(torch.nn.Linear(2, 2))
+    linear = transformers.LlamaConfig(**COMMON)
+    linear.layer_types = ["linear_attention"] * 4
+    with pytest.raises(InvalidValueError, match="'linear_attention' are not supported"):
+        LSHCache(linear)
+    with pytest.raises(InvalidValueError, match="layer 4"), sparse(make(), LSHConfig(dense_layers=(4,))):
+        pass
+    layer = LSHLayer(SAMPLED)
+    with pytest.raises(InvalidValueError, match="one size"):
+        layer.update(torch.zeros(1, 1, 4, 16), torch.zeros(1, 1, 4, 8))
+
+
+def test_an_error_in_the_block_restores_the_model() -> None:
+    model: Any = make()
+    before: Callable[..., Any] = model._prepare_cache_for_generation
+    with pytest.raises(RuntimeError, match="mine"), sparse(model):
+        raise RuntimeError("mine")
+    assert model.config._attn_implementation == "sdpa"
+    assert model._prepare_cache_for_generation == before
+    assert not model._forward_pre_hooks
