@@ -19,7 +19,7 @@ from octavo_coherent_factuality.trace import ReasoningTrace
 
 pytestmark = pytest.mark.claim
 
-REPEATS = 2000
+REPEATS = 1000
 FRESH = 40
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,100 @@ def test_traces_from_given_answers(files: Path, capsys: pytest.CaptureFixture[st
         (["curve", "calibration.jsonl", "--alphas", "0.1,abc"], "alpha='abc' is not a number"),
         (["annotate", "new.jsonl", "-o", "a.jsonl", "--by", "magic"], "give one of hand, equations"),
         (["fit", "calibration.jsonl", "--repair", "x"], "--repair 'x' is unknown"),
+        (["fit", "calibration.jsonl", "--alpha", "1e-999999999"], "too many digits"),
+        (["fit", "calibration.jsonl", "--lower-is-safer"], "--lower-is-safer does not go with the score 'frequency'"),
+        (["fit", "calibration.jsonl", "--samples", "1", "--family", "prefix"], "--samples 1"),
+        (["fit", "."], "is a folder"),
+        (["trace", ".", "--offline"], "is a folder"),
+        (["report", "new.jsonl", "-f", "good.json", "--trace", "²"], "no trace '²'"),
+        (["curve", "calibration.jsonl", "--plot", "no/such/c.png"], "cannot write"),
+        (["fit", "cycle.jsonl"], "give --repair break to drop"),
+        (["trace", "empty.jsonl", "--offline"], "holds no questions"),
+        (["trace", "no-answer.jsonl", "--offline"], "line 2 of 'no-answer.jsonl' has an empty answer"),
+        (["trace", "twice.jsonl", "--offline"], "the id '1' occurs more than once"),
+        (["trace", "twice.jsonl", "--model", "m"], "the id '1' occurs more than once"),
+        (["trace", "alternatives.jsonl", "--offline"], "line 1 of 'alternatives.jsonl' has the alternatives 'a text'"),
+        (["trace", "numbers.jsonl", "--offline"], "line 1 of 'numbers.jsonl' has the alternatives '[5]'"),
+        (["trace", "question.jsonl", "--offline"], "line 1 of 'question.jsonl' has the question '5'"),
     ],
 )
 def test_bad_input_ends_with_one_line(
     files: Path, capsys: pytest.CaptureFixture[str], words: list[str], match: str
 ) -> None:
+    assert octavo("fit", "calibration.jsonl", "-o", "good.json", "-q") == 0
+    cycle = {"claims": [{"text": "a", "frequency": 1, "factual": True}] * 2, "parents": [[1], [0]]}
+    for name, entries in {
+        "empty": [],
+        "cycle": [cycle],
+        "no-answer": [{"question": "q", "answer": "a"}, {"question": "r", "answer": " "}],
+        "twice": [{"id": 1, "question": "q", "answer": "a"}, {"id": "1", "question": "r", "answer": "b"}],
+        "alternatives": [{"question": "q", "answer": "a", "alternatives": "a text"}],
+        "numbers": [{"question": "q", "answer": "a", "alternatives": [5]}],
+        "question": [{"question": 5, "answer": "a"}],
+    }.items():
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert octavo(*words) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning")]
     assert len(lines) == 1
     assert match in lines[0]
+
+
+def test_a_figure_without_matplotlib_is_refused_first(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("octavo_coherent_factuality.curve.calibration_curve", None)
+    assert octavo("curve", "calibration.jsonl", "--plot", "c.png") == 2
+    assert "octavo-coherent-factuality[plot]" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers.utils", None)
+    Path("q.jsonl").write_text('{"question": "q"}\n')
+    assert octavo("trace", "q.jsonl", "--local", "smollm2") == 2
+    assert "octavo-coherent-factuality[transformers]" in capsys.readouterr().err
+
+
+def test_offline_traces_are_resumed(files: Path) -> None:
+    def ask(*entries: dict[str, Any]) -> list[Any]:
+        Path("q.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        assert octavo("trace", "q.jsonl", "-o", "t.jsonl", "--offline", "--resume") == 0
+        return read_traces("t.jsonl")
+
+    one, two = {"id": "1", "question": "q", "answer": "1 + 1 = 2"}, {"question": "r", "answer": "2 + 2 = 4"}
+    bare, other = {"answer": "3 + 3 = 6"}, {"answer": "4 + 4 = 8"}
+    made = ask(one, bare)
+    write_traces("t.jsonl", [trace.with_factual([True]) for trace in made])
+    found = {trace.answer: trace.claims[0].factual for trace in ask(two, other, one)}
+    assert found == {"1 + 1 = 2": True, "3 + 3 = 6": True, "2 + 2 = 4": None, "4 + 4 = 8": None}
+    assert len(ask(one, two, bare, other)) == 4
+
+
+def test_annotation_by_equations_is_interrupted_and_goes_on(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_traces("few.jsonl", read_traces("new.jsonl")[:3])
+    asked: list[str] = []
+    limit = [read_traces("few.jsonl")[0].num_claims + 2]
+
+    def check(checker: Any, text: str, context: Any = ()) -> str:
+        if len(asked) == limit[0]:
+            raise KeyboardInterrupt
+        asked.append(text)
+        return "true"
+
+    monkeypatch.setattr("octavo_coherent_factuality.equations.EquationChecker.check", check)
+    assert octavo("annotate", "few.jsonl", "-o", "a.jsonl", "--by", "equations") == 130
+    assert "what was answered is in a.jsonl" in capsys.readouterr().out
+    half = [trace.is_annotated for trace in read_traces("a.jsonl")]
+    assert half == [True, False, False]
+    done = read_traces("a.jsonl")[0].num_claims
+    asked.clear()
+    limit[0] = 99
+    assert octavo("annotate", "few.jsonl", "-o", "a.jsonl", "--by", "equations") == 0
+    assert len(asked) == sum(trace.num_claims for trace in read_traces("few.jsonl")) - done
+    monkeypatch.setattr("typer.prompt", lambda text: "q")
+    assert octavo("annotate", "few.jsonl", "-o", "never.jsonl") == 130
+    assert "nothing is saved" in capsys.readouterr().out
+    assert not Path("never.jsonl").exists()
 
 
 def test_warnings_are_lines(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,9 +230,10 @@ def test_warnings_are_lines(files: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "was mended: dropped ((0, 1),)" in capsys.readouterr().err
 
 
-def test_demo_and_bench_reports() -> None:
+def test_demo_and_bench_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     from octavo_coherent_factuality import demo
 
+    monkeypatch.setattr(demo, "_QUICK", (250, 60, 5))
     report = demo.run(quick=True)
     assert report.holds
     rows = {row.id for row in report.rows}

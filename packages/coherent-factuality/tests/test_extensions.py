@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from coherent_traces import random_traces, traces
+from coherent_traces import random_traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo_coherent_factuality.annotators import Partial
@@ -19,7 +18,7 @@ from octavo_coherent_factuality.groups import GroupConformalFilter, WeightedConf
 from octavo_coherent_factuality.online import OnlineFilter
 from octavo_coherent_factuality.risk_control import RiskControlFilter
 from octavo_coherent_factuality.trace import ReasoningTrace
-from octavo_coherent_factuality.verification import cheapest_verification, plan_verification
+from octavo_coherent_factuality.verification import plan_verification
 
 
 def grouped(count: int, seed: int) -> list[ReasoningTrace]:
@@ -38,9 +37,9 @@ def test_groups_are_covered_each() -> None:
     pooled: dict[str, list[bool]] = {"easy": [], "hard": []}
     pool = grouped(300, 1000)
     generator = np.random.default_rng(0)
-    for _ in range(12):
+    for _ in range(7):
         order = generator.permutation(600)
-        calibration, test = [pool[row] for row in order[:120]], [pool[row] for row in order[120:300]]
+        calibration, test = [pool[row] for row in order[:100]], [pool[row] for row in order[100:220]]
         for fitted, found in ((GroupConformalFilter(0.2), right), (SplitConformalFilter(0.2), pooled)):
             for output in fitted.fit(calibration).predict(test):
                 found[str(output.trace.group)].append(fitted.method.calibration_annotator(output.trace, output.mask))
@@ -86,10 +85,10 @@ def test_weights_repair_a_shift() -> None:
     plain_right, weighted_right = [], []
     pool = grouped(300, 20_000)
     generator = np.random.default_rng(0)
-    for _ in range(15):
-        easy = [pool[row] for row in generator.permutation(300)[:105]]
-        hard = [pool[300 + row] for row in generator.permutation(300)[:60]]
-        calibration, test = easy[:100] + hard[:10], easy[100:105] + hard[10:60]
+    for _ in range(10):
+        easy = [pool[row] for row in generator.permutation(300)[:104]]
+        hard = [pool[300 + row] for row in generator.permutation(300)[:50]]
+        calibration, test = easy[:100] + hard[:10], easy[100:104] + hard[10:50]
         weighted = WeightedConformalFilter(0.2, weight=lambda trace: ratio[str(trace.group)]).fit(calibration)
         plain = SplitConformalFilter(0.2).fit(calibration)
         for fitted, found in ((plain, plain_right), (weighted, weighted_right)):
@@ -113,7 +112,7 @@ def test_risk_is_controlled(loss: Any, alpha: float) -> None:
     losses, kept = [], []
     pool = random_traces(400, 30_000, error_rate=0.3)
     generator = np.random.default_rng(0)
-    for _ in range(15):
+    for _ in range(8):
         made = [pool[row] for row in generator.permutation(400)[:140]]
         for output in RiskControlFilter(alpha, loss=loss).fit(made[:100]).predict(made[100:]):
             bad = int((~output.trace.factual[output.mask]).sum())
@@ -191,54 +190,13 @@ def test_online_filter_equals_split_conformal_and_watches() -> None:
         OnlineFilter(0.1, window=0)
 
 
-def exhaustive_cost(trace: ReasoningTrace, safe: np.ndarray, costs: np.ndarray, goal: Any) -> float:
-    best = math.inf
-    order = trace.graph.topological_order.tolist()
-    for bits in itertools.product((False, True), repeat=trace.num_claims):
-        kept = np.zeros(trace.num_claims, bool)
-        for claim in order:
-            kept[claim] = bits[claim] or (safe[claim] and all(kept[p] for p in trace.graph.parents(claim)))
-        if goal(kept):
-            best = min(best, float(costs[np.array(bits)].sum()))
-    return best
-
-
-@given(traces(max_claims=7), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_cheapest_verification_equals_exhaustive_search(trace: ReasoningTrace, seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    safe = generator.random(trace.num_claims) < 0.5
-    costs = generator.integers(1, 5, trace.num_claims).astype(float)
-    target = int(generator.integers(trace.num_claims))
-    plan = cheapest_verification(trace, safe, targets=[target], costs=costs)
-    assert target in plan.kept
-    assert plan.cost == exhaustive_cost(trace, safe, costs, lambda kept: kept[target])
-    plan = cheapest_verification(trace, safe, keep_fraction=0.6, costs=costs)
-    assert len(plan.kept) >= 0.6 * trace.num_claims - 1e-9
-    size = len(plan.kept)
-    assert plan.cost == exhaustive_cost(trace, safe, costs, lambda kept: kept.sum() >= size)
-    everything = cheapest_verification(trace, safe, keep_fraction=1, costs=costs)
-    assert everything.cost == costs[~safe].sum()
-
-
-def test_plans_are_certified_by_independent_filters_only() -> None:
-    made = random_traces(60, 9)
-    certified = plan_verification(made[50], SplitConformalFilter(0.1, family="independent").fit(made[:50]), targets=[0])
-    assert certified.certified
-    with pytest.warns(UserWarning, match="family='independent'"):
-        assert not plan_verification(made[50], SplitConformalFilter(0.1).fit(made[:50]), targets=[0]).certified
-    for bad in ({}, {"targets": [99]}, {"keep_fraction": 0.0}, {"keep_fraction": 0.5, "costs": [0.0]}):
-        with pytest.raises(ValueError, match=r"give|out of range"):
-            cheapest_verification(made[0], np.ones(made[0].num_claims, bool), **bad)
-
-
 @pytest.mark.claim
 def test_certified_plans_are_right_as_often_as_promised() -> None:
     """After the checks, everything that is kept is factual with the promised probability."""
     right = []
     pool = random_traces(600, 60_000, error_rate=0.25)
     generator = np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(25):
         made = [pool[row] for row in generator.permutation(600)[:60]]
         fitted = SplitConformalFilter(0.2, family="independent").fit(made[:50])
         for trace in made[50:]:

@@ -160,6 +160,30 @@ def test_guarantee_names_event_and_bounds() -> None:
         guarantee_report(SplitConformalFilter())
 
 
+def test_guarantee_of_a_randomised_rank() -> None:
+    made = random_traces(50, 1)
+    report = guarantee_report(SplitConformalFilter(0.1, ties="randomized").fit(made))
+    assert [(law.rank, pytest.approx(weight)) for weight, law in report.laws] == [(46, 0.9), (45, 0.1)]
+    assert sum(weight * law.mean for weight, law in report.laws) == pytest.approx(0.9)
+    assert "Beta(46, 5) distributed with probability 0.9 (rank 46)" in report.text
+    assert "Beta(45, 6) distributed with probability 0.1 (rank 45): mean 0.9000" in report.text
+    assert [part["beta"] for part in report.to_json()["mixture"]] == [[46, 5], [45, 6]]
+    assert report.interval()[0] < 0.9 < report.interval()[1]
+    few = guarantee_report(SplitConformalFilter(0.01, ties="randomized").fit(made[:30]))
+    assert "abstained from with probability 0.69 (rank 31)" in few.text
+    assert "every answer" not in few.text
+    assert few.laws[0][0] == pytest.approx(0.69)
+    one = guarantee_report(SplitConformalFilter(0.7, ties="randomized").fit(made[:1]))
+    assert "the whole answer is kept with probability 0.4 (rank 0)" in one.text
+
+
+@pytest.mark.filterwarnings("ignore:.*too few")
+def test_guarantee_of_nothing() -> None:
+    text = guarantee_report(SplitConformalFilter(0.01).fit(random_traces(30, 1))).text
+    assert "P(event) >= 1.0000, because nothing is kept" in text
+    assert "Upper side" not in text
+
+
 # --- bad input
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from octavo_coherent_factuality.annotate import annotate_claims, annotate_subsets, implied_judgement
 from octavo_coherent_factuality.annotators import Gold, Partial
 from octavo_coherent_factuality.filter import SplitConformalFilter
+from octavo_coherent_factuality.groups import GroupConformalFilter
 from octavo_coherent_factuality.guarantee import guarantee_report
 from octavo_coherent_factuality.io import read_traces, trace_from_json, trace_to_json, write_traces
 from octavo_coherent_factuality.persist import data_digest, load_filter, save_filter
 from octavo_coherent_factuality.render import trace_page
+from octavo_coherent_factuality.risk_control import RiskControlFilter
 from octavo_coherent_factuality.scorers import Combined, DescendantWeighted, FrequencyScorer, SelfConfidence
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
@@ -100,6 +103,13 @@ def test_contradicting_judgements_warn() -> None:
         ('{"claims": ["a"], "subset_annotations": {"coherent": [4]}}', "bit mask 4 does not fit"),
         ('{"claims": ["a"], "subset_annotations": [[1]]}', "subset annotations must be"),
         ('{"claims": ["a"], "question": 7}', "give a text"),
+        ('{"claims": ["a", "b"], "parents": [[], [' + "1" + "0" * 30 + "]]}", "is out of range"),
+        ('{"claims": ["a", "b"], "matrix": [[0, [1]], [1, 0]]}', "cannot be read|square|0 or 1"),
+        ('{"claims": ["a"], "parents": [[]], "matrix": [[0]]}', "both 'parents' and a matrix"),
+        ('{"claims": ["a"], "parents": [[]], "dep_graph": [[0]]}', "both 'parents' and a matrix"),
+        ('{"claims": ["a"], "subset_annotations": {"coherent": 5}}', "give a list of subsets"),
+        ('{"claims": ["a"], "subset_annotations": [{"kept": [0]}]}', "has no verdict"),
+        ('{"claims": [{"text": "a", "factual": [1]}]}', "give true, false or null"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, line: str, match: str) -> None:
@@ -107,6 +117,27 @@ def test_bad_lines_are_named(tmp_path: Path, line: str, match: str) -> None:
     path.write_text('{"claims": ["fine"]}\n' + line + "\n")
     with pytest.raises(ValueError, match=match):
         read_traces(path)
+
+
+def test_judgements_left_open_are_skipped() -> None:
+    listed = [{"kept": [0], "coherent": None}, {"kept": [1], "coherent": True}]
+    trace = trace_from_json({"claims": ["a", "b"], "subset_annotations": listed})
+    assert trace.subset_annotations == {frozenset({1}): True}
+
+
+def test_graphs_that_are_misspelt_are_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="the field 'parent' is not read"):
+        trace_from_json({"claims": ["a", "b"], "parent": [[], [0]]})
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"claims": ["a", "b"]}\n{"claims": ["a"]}\n')
+    with pytest.warns(UserWarning, match="no trace of .* says which claims rely on which"):
+        read_traces(path)
+    path.write_text('{"claims": ["a", "b"]}\n{"claims": ["a", "b"], "parents": [[], [0]]}\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_traces(path)
+    with pytest.raises(ValueError, match="is a folder"):
+        read_traces(tmp_path)
 
 
 def test_unusual_texts_survive(tmp_path: Path) -> None:
@@ -174,15 +205,53 @@ def test_code_is_never_saved(tmp_path: Path) -> None:
         lambda d: d["config"].update(alpha="2"),
         lambda d: d["config"].update(family="x"),
         lambda d: d["tie_numbers"].pop(),
+        lambda d: d.update(rank=d["rank"] - 1),
+        lambda d: d.update(n=float("inf")),
+        lambda d: d.update(threshold=99.0),
+        lambda d: d["config"].update(alpha="0.3"),
+        lambda d: d["config"].update(seed=1),
+        lambda d: d["config"].update(seed="a"),
+        lambda d: d["tie_numbers"].__setitem__(0, 1.5),
+        lambda d: d["tie_numbers"].__setitem__(0, float("nan")),
+        lambda d: d["tie_numbers"].__setitem__(3, 0.5),
+        lambda d: d["scores"].__setitem__(0, 1e6),
+        lambda d: d.pop("sha256"),
+        lambda d: d["config"]["scorer"].update(num_samples="a"),
+        lambda d: d["config"]["scorer"].update(num_samples=4),
+        lambda d: d["config"].update(scorer="x"),
+        lambda d: d["config"].update(scorer={"type": "Ranked", "base": 3}),
+        lambda d: d["config"].update(annotator={"type": "FrequencyScorer"}),
+        lambda d: d["config"].update(scorer={"type": "Silver"}),
     ],
 )
 def test_altered_filters_are_refused(tmp_path: Path, change: Any) -> None:
-    path = save_filter(tmp_path / "f.json", SplitConformalFilter(0.2).fit(random_traces(30, 2)))
+    fitted = SplitConformalFilter(0.2, scorer=FrequencyScorer()).fit(random_traces(30, 2))
+    path = save_filter(tmp_path / "f.json", fitted)
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
     with pytest.raises(ValueError, match="is not a saved filter"):
         load_filter(path)
+
+
+def test_files_that_are_no_filters(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    for text in ("[" * 100_000, "3", '{"schema": 1e999}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="is not a saved filter"):
+            load_filter(path)
+    with pytest.raises(ValueError, match="is a folder"):
+        load_filter(tmp_path)
+    for other in (GroupConformalFilter(0.5, group_by=lambda trace: "a"), RiskControlFilter(0.5)):
+        with pytest.raises(TypeError, match="only a SplitConformalFilter can"):
+            save_filter(path, other.fit(random_traces(9, 0)))
+
+
+def test_filters_of_traces_without_ids_are_saved(tmp_path: Path) -> None:
+    bare = [ReasoningTrace(t.claims, t.graph) for t in random_traces(30, 2)]
+    fitted = SplitConformalFilter(0.2).fit(bare)
+    back = load_filter(save_filter(tmp_path / "f.json", fitted))
+    assert back.predict(random_traces(20, 4)) == fitted.predict(random_traces(20, 4))
 
 
 def test_annotation_goes_on_after_an_interruption(tmp_path: Path) -> None:
@@ -253,6 +322,10 @@ def test_page_escapes_what_the_model_wrote() -> None:
     assert "b &amp; c" in page
     assert "What is guaranteed" in page
     assert page.count("<circle") == 2
+    # On a narrow screen nothing is wider than it: long words break, and rows become blocks with their own heads.
+    assert "overflow-wrap:anywhere" in page
+    assert "@media(max-width:600px)" in page
+    assert page.count('data-head="relies on"') == 2
     assert "http" not in page
 
 

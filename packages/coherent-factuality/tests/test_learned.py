@@ -71,9 +71,9 @@ def test_a_learned_scorer_keeps_more_and_stays_valid() -> None:
 
 @pytest.mark.parametrize("combine", ["random", "pooled"])
 def test_cross_fitting_never_calibrates_on_what_it_was_trained_on(combine: str) -> None:
-    made = generate_traces(60, seed=5)
+    made = generate_traces(30, seed=5)
     fitted = CrossFittedFilter(0.2, folds=2, combine=combine, steps=4, hidden=2).fit(made)  # type: ignore[arg-type]
-    assert sum(part.n_ for part in fitted.filters_) == 60
+    assert sum(part.n_ for part in fitted.filters_) == 30
     test = generate_traces(20, seed=6)
     outputs = fitted.predict(test)
     assert [output.trace.id for output in outputs] == [trace.id for trace in test]

@@ -22,6 +22,7 @@ from octavo_coherent_factuality.generator import generate_traces
 from octavo_coherent_factuality.io import read_traces
 from octavo_coherent_factuality.llm import LLM, CachedLLM, OpenAICompatible, ReplayLLM, request_key
 from octavo_coherent_factuality.pipeline import LLMJudge, ReasoningPipeline, merge_claims
+from octavo_core.errors import InvalidStateError
 
 ANSWER = "Step 1: 2 + 3 = 5\nStep 2: 5 * 4 = 20"
 
@@ -102,6 +103,8 @@ class Server:
                     body = json.dumps(completion(""))
                 elif behaviour == "no choices":
                     body = json.dumps({**completion(""), "choices": []})
+                elif behaviour == "surrogate":
+                    body = json.dumps(completion("half \ud83d a pair"))
                 elif behaviour == "html":
                     headers, body = {"Content-Type": "text/html"}, "<html>proxy</html>"
                 content = body.encode()
@@ -228,6 +231,34 @@ def test_cache_asks_once_and_counts_draws_apart(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("not a data base, but long enough to be mistaken for one")
     with pytest.raises(RuntimeError, match="not an SQLite cache"):
         CachedLLM(model, tmp_path / "x")
+
+
+def test_half_a_surrogate_pair_is_kept_in_the_cache(server: Server, tmp_path: Path) -> None:
+    server.script = ["surrogate"]
+    cached = CachedLLM(client(server), tmp_path / "c.sqlite")
+    assert cached.complete(HELLO) == cached.complete(HELLO) == "half ? a pair"
+    assert len(server.requests) == 1
+    model = CachedLLM(StandIn(lambda content: "\ud800"), tmp_path / "d.sqlite")
+    assert model.complete([{"role": "user", "content": "\ud800"}]) == "?"
+    (trace,) = ReasoningPipeline(StandIn(), num_samples=0).run([{"question": "half \ud800?"}], tmp_path / "t.jsonl")
+    assert trace.question == "half ??"
+    assert ReasoningPipeline(StandIn(), num_samples=0).run([{"question": "half \ud800?"}], tmp_path / "t.jsonl")
+    assert len(read_traces(tmp_path / "t.jsonl")) == 1
+
+
+def test_a_run_that_fails_at_once_leaves_no_file(tmp_path: Path) -> None:
+    def refuse(content: str) -> str:
+        if "second" in content:
+            raise InvalidStateError("no answer")
+        return reply(content)
+
+    pipeline = ReasoningPipeline(StandIn(refuse), num_samples=0)
+    with pytest.raises(RuntimeError, match="nothing is finished yet"):
+        pipeline.run([{"question": "second"}], tmp_path / "t.jsonl")
+    assert not (tmp_path / "t.jsonl").exists()
+    with pytest.raises(RuntimeError, match="goes on from there .*--resume"):
+        pipeline.run([{"question": "first"}, {"question": "second"}], tmp_path / "t.jsonl")
+    assert len(read_traces(tmp_path / "t.jsonl")) == 1
 
 
 def test_cache_serves_many_threads(tmp_path: Path) -> None:

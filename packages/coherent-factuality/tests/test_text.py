@@ -234,7 +234,7 @@ def test_a_claim_that_takes_too_long_is_given_up() -> None:
 
 
 def test_labels_agree_with_the_generator() -> None:
-    made = generate_traces(25, seed=8)
+    made = generate_traces(12, seed=8)
     blank = [t.with_factual([None] * t.num_claims) for t in made]
     for ours, theirs in zip(annotate_arithmetic(blank, time_limit=10), made, strict=True):
         assert [c.factual for c in ours.claims] == [c.factual for c in theirs.claims]
@@ -244,6 +244,9 @@ def test_a_false_premise_makes_nothing_true() -> None:
     trace = ReasoningTrace((Claim("x = 4"), Claim("x + 1 = 5")), question="Solve 2x = 6.")
     (labelled,) = annotate_arithmetic([trace], time_limit=10)
     assert [claim.factual for claim in labelled.claims] == [False, False]
+    saved: list[int] = []
+    annotate_arithmetic([trace, trace], time_limit=10, save=lambda work: saved.append(len(work)))
+    assert saved == [2, 2]
     kept = trace.with_factual([True, None])
     assert annotate_arithmetic([kept], time_limit=10)[0].claims[0].factual is True
     assert annotate_arithmetic([kept], time_limit=10, overwrite=True)[0].claims[0].factual is False

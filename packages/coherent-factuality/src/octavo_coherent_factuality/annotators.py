@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int8
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_coherent_factuality.family import NestedFamily
 from octavo_coherent_factuality.trace import ReasoningTrace
@@ -93,6 +93,7 @@ class Partial:
 
     Raises:
         InvalidValueError: Unless exactly one of the two limits is given, and in range.
+        InvalidTypeError: If a limit is not a number.
     """
 
     max_bad: int | None = None
@@ -100,6 +101,9 @@ class Partial:
     closed: bool = True
 
     def __post_init__(self) -> None:
+        for name, value in (("max_bad", self.max_bad), ("min_fraction", self.min_fraction)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
+                raise InvalidTypeError(f"{name}={value!r} is not a number")
         if (self.max_bad is None) == (self.min_fraction is None):
             raise InvalidValueError("give either max_bad or min_fraction")
         if self.max_bad is not None and self.max_bad < 0:
@@ -142,9 +146,16 @@ class Gold:
     Args:
         on_missing: What to do for a subset nobody has judged: raise, fall back to the silver rule, or ask a function
             ``(trace, kept) -> bool``. The empty output always counts as right.
+
+    Raises:
+        InvalidValueError: If ``on_missing`` is none of these.
     """
 
     on_missing: Literal["raise", "silver"] | Callable[[ReasoningTrace, np.ndarray], bool] = "raise"
+
+    def __post_init__(self) -> None:
+        if self.on_missing not in ("raise", "silver") and not callable(self.on_missing):
+            raise InvalidValueError(f"on_missing={self.on_missing!r} is unknown; give 'raise', 'silver' or a function")
 
     @property
     def event(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octavo_core.errors import InvalidValueError
 
@@ -12,7 +12,7 @@ from octavo_coherent_factuality.trace import ReasoningTrace
 __all__ = ["annotate_arithmetic", "equation_verdicts"]
 
 
-def equation_verdicts(trace: ReasoningTrace, checker: EquationChecker) -> list[Verdict]:
+def equation_verdicts(trace: ReasoningTrace, checker: EquationChecker, *, trust: bool = False) -> list[Verdict]:
     """Check the equations of each claim of a trace.
 
     The context of a claim are the question and those of its ancestors that hold, so that a false premise never makes a
@@ -21,6 +21,7 @@ def equation_verdicts(trace: ReasoningTrace, checker: EquationChecker) -> list[V
     Args:
         trace: The trace; its claims need texts.
         checker: Does the checking, with its time limit.
+        trust: Whether annotations that are there already stand for a check.
 
     Returns:
         One verdict per claim.
@@ -28,7 +29,10 @@ def equation_verdicts(trace: ReasoningTrace, checker: EquationChecker) -> list[V
     verdicts: list[Verdict] = ["unknown"] * trace.num_claims
     question = [trace.question] if trace.question else []
     for claim in trace.graph.topological_order.tolist():
-        text = trace.claims[claim].text
+        text, known = trace.claims[claim].text, trace.claims[claim].factual
+        if trust and known is not None:
+            verdicts[claim] = "true" if known else "false"
+            continue
         if not text:
             continue
         premises = [
@@ -41,14 +45,19 @@ def equation_verdicts(trace: ReasoningTrace, checker: EquationChecker) -> list[V
 
 
 def annotate_arithmetic(
-    traces: Sequence[ReasoningTrace], *, time_limit: float | int = 2.0, overwrite: bool = False
+    traces: Sequence[ReasoningTrace],
+    *,
+    time_limit: float | int = 2.0,
+    overwrite: bool = False,
+    save: Callable[[list[ReasoningTrace]], None] | None = None,
 ) -> list[ReasoningTrace]:
     """Annotate traces by their equations.
 
     Args:
         traces: Traces with texts.
         time_limit: Seconds for one claim.
-        overwrite: Whether annotations that are there already are replaced.
+        overwrite: Whether annotations that are there already are replaced; otherwise those claims are not checked.
+        save: Called after every trace with all of them, so that nothing is lost when the work is interrupted.
 
     Returns:
         The traces; claims that could not be decided keep what they had.
@@ -58,15 +67,15 @@ def annotate_arithmetic(
     """
     if not time_limit > 0:
         raise InvalidValueError(f"time_limit={time_limit} is out of range; give seconds above 0")
-    annotated = []
+    work = list(traces)
     with EquationChecker(time_limit) as checker:
-        for trace in traces:
-            verdicts = equation_verdicts(trace, checker)
+        for row, trace in enumerate(work):
+            verdicts = equation_verdicts(trace, checker, trust=not overwrite)
             factual = [
-                claim.factual
-                if verdict == "unknown" or (claim.factual is not None and not overwrite)
-                else verdict == "true"
+                claim.factual if verdict == "unknown" else verdict == "true"
                 for claim, verdict in zip(trace.claims, verdicts, strict=True)
             ]
-            annotated.append(trace.with_factual(factual))
-    return annotated
+            work[row] = trace.with_factual(factual)
+            if save is not None:
+                save(work)
+    return work

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo_core.errors import InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidValueError
 from octavo_core.options import JsonOption, QuietOption, SeedOption, add_report_commands
 
+from octavo_coherent_factuality.cli_support import (
+    annotator_of,
+    ask_user,
+    check_choice,
+    check_plot,
+    method_of,
+    pick_trace,
+    plain_warnings,
+    png_of,
+    question_entries,
+    read_file,
+    resumed_traces,
+)
+
 if TYPE_CHECKING:
-    from octavo_coherent_factuality.method import FilteringMethod
     from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = ["app"]
@@ -27,6 +38,7 @@ app = typer.Typer(
 add_report_commands(app, "octavo_coherent_factuality")
 
 _TIES = ("jitter", "strict", "randomized")
+_SAVE_SECONDS = 2.0
 
 DataArgument = Annotated[Path, typer.Argument(help="Traces: JSONL, or the official JSON layout.", show_default=False)]
 ScoreOption = Annotated[
@@ -71,10 +83,10 @@ def fit(
     from octavo_coherent_factuality.guarantee import guarantee_report
     from octavo_coherent_factuality.persist import save_filter
 
-    _choice("--ties", ties, _TIES)
-    with _plain_warnings():
-        traces = _read(data, repair)
-        method = _method(traces, score, lower_is_safer, samples, beta, family, annotation)
+    check_choice("--ties", ties, _TIES)
+    with plain_warnings():
+        traces = read_file(data, repair)
+        method = method_of(traces, score, lower_is_safer, samples, beta, family, annotation)
         fitted = SplitConformalFilter(
             alpha,
             scorer=method.scorer,
@@ -107,8 +119,8 @@ def filter_traces(
 
     from octavo_coherent_factuality.persist import load_filter
 
-    with _plain_warnings():
-        outputs = load_filter(fitted).predict(_read(data, repair))
+    with plain_warnings():
+        outputs = load_filter(fitted).predict(read_file(data, repair))
     text = "".join(json.dumps(output.to_json(), ensure_ascii=False) + "\n" for output in outputs)
     if out is None:
         print(text, end="")
@@ -147,18 +159,19 @@ def curve(
 
     levels = [entry.strip() for entry in alphas.split(",") if entry.strip()]
     names = [entry.strip() for entry in families.split(",") if entry.strip()]
-    _choice("--protocol", protocol, ("loo", "split"))
-    _choice("--ties", ties, _TIES)
+    check_choice("--protocol", protocol, ("loo", "split"))
+    check_choice("--ties", ties, _TIES)
+    check_plot(plot)
     if not levels or not names:
         raise InvalidValueError("give at least one level and one family")
-    with _plain_warnings():
-        traces = _read(data, repair)
+    with plain_warnings():
+        traces = read_file(data, repair)
         curves = {
             name: calibration_curve(
                 traces,
                 levels,
-                method=_method(traces, score, lower_is_safer, samples, beta, name, annotation),
-                evaluator=_annotator(evaluation),
+                method=method_of(traces, score, lower_is_safer, samples, beta, name, annotation),
+                evaluator=annotator_of(evaluation),
                 protocol=protocol,  # ty: ignore[invalid-argument-type]
                 ties=ties,  # ty: ignore[invalid-argument-type]
                 repeats=repeats,
@@ -171,7 +184,7 @@ def curve(
 
         from octavo_coherent_factuality.render import plot_curves
 
-        atomic_write(plot, _png(plot_curves(curves)))
+        atomic_write(plot, png_of(plot_curves(curves)))
     if as_json:
         print(json.dumps({name: found.to_rows() for name, found in curves.items()}, indent=2, allow_nan=False))
         return
@@ -202,34 +215,45 @@ def annotate(
     repair: RepairOption = "error",
     quiet: QuietOption = False,
 ) -> None:
-    """Annotate traces; an interrupted session goes on where it stopped, from the same --out."""
+    """Annotate traces; an interrupted session goes on where it stopped, from the same --out.
+
+    Claims that are annotated already are left as they are; those that --by equations could not decide are tried again.
+    """
     from octavo_coherent_factuality.annotate import annotate_claims, annotate_subsets
     from octavo_coherent_factuality.arithmetic import annotate_arithmetic
     from octavo_coherent_factuality.io import write_traces
 
-    _choice("--by", by, ("hand", "equations"))
+    check_choice("--by", by, ("hand", "equations"))
     if not time_limit > 0:
         raise InvalidValueError(f"--time-limit {time_limit} is out of range; give seconds above 0")
-    with _plain_warnings():
-        traces = _resumed(_read(data, repair), out)
-    if by == "equations":
-        found = annotate_arithmetic(traces, time_limit=time_limit)
-        write_traces(out, found)
-    else:
+    with plain_warnings():
+        traces = resumed_traces(read_file(data, repair), out)
+    found = traces
+    saved = time.monotonic()
 
-        def save(work: list[ReasoningTrace]) -> None:
-            write_traces(out, work)
-
-        try:
-            if subsets:
-                method = _method(traces, score, lower_is_safer, samples, beta, "subgraph", "auto")
-                found = annotate_subsets(traces, method.scorer, _ask, save)
-            else:
-                found = annotate_claims(traces, _ask, save)
+    def save(work: list[ReasoningTrace]) -> None:
+        nonlocal found, saved
+        found = list(work)
+        # Answers of a human are saved at once, and what a machine found every few seconds.
+        if by == "hand" or time.monotonic() - saved > _SAVE_SECONDS:
             write_traces(out, found)
-        except (typer.Abort, EOFError, KeyboardInterrupt):
-            print(f"stopped; what was answered is in {out}, and the same command goes on from there")
-            raise typer.Exit(130) from None
+            saved = time.monotonic()
+
+    try:
+        if by == "equations":
+            found = annotate_arithmetic(traces, time_limit=time_limit, save=save)
+        elif subsets:
+            method = method_of(traces, score, lower_is_safer, samples, beta, "subgraph", "auto")
+            found = annotate_subsets(traces, method.scorer, ask_user, save)
+        else:
+            found = annotate_claims(traces, ask_user, save)
+        write_traces(out, found)
+    except (typer.Abort, EOFError, KeyboardInterrupt):
+        if found is not traces:
+            write_traces(out, found)
+        done = f"what was answered is in {out}, and the same command goes on from there"
+        print(f"stopped; {done if out.exists() else 'nothing was answered, and nothing is saved'}")
+        raise typer.Exit(130) from None
     if not quiet:
         claims = [claim for trace in found for claim in trace.claims]
         known = sum(claim.factual is not None for claim in claims)
@@ -253,8 +277,8 @@ def report(
     from octavo_coherent_factuality.persist import load_filter
     from octavo_coherent_factuality.render import trace_page
 
-    with _plain_warnings():
-        chosen = _pick(_read(data, repair), trace)
+    with plain_warnings():
+        chosen = pick_trace(read_file(data, repair), trace)
         loaded = load_filter(fitted)
         (output,) = loaded.predict([chosen])
     atomic_write(out, trace_page(output, loaded, guarantee_report(loaded)))
@@ -271,15 +295,24 @@ def verify(
     keep: Annotated[float, typer.Option("--keep", help="Share of the claims to keep.")] = 0.9,
     repair: RepairOption = "error",
 ) -> None:
-    """The cheapest claims to check by hand so that enough can be kept; one JSON object a line."""
+    """The cheapest claims to check by hand so that enough can be kept; one JSON object a line.
+
+    No plan is cheaper where "exact" is true, as for answers of up to 1,000 claims; for longer ones it is a good one.
+    """
     from octavo_coherent_factuality.persist import load_filter
     from octavo_coherent_factuality.verification import plan_verification
 
-    with _plain_warnings():
+    with plain_warnings():
         loaded = load_filter(fitted)
-        for entry in _read(data, repair):
+        for entry in read_file(data, repair):
             plan = plan_verification(entry, loaded, keep_fraction=keep)
-            fields = {"id": entry.id, "verify": plan.verify, "kept": plan.kept, "certified": plan.certified}
+            fields: dict[str, Any] = {
+                "id": entry.id,
+                "verify": plan.verify,
+                "kept": plan.kept,
+                "certified": plan.certified,
+            }
+            fields |= {"cost": plan.cost, "exact": plan.exact}
             print(json.dumps(fields))
 
 
@@ -300,35 +333,37 @@ def make_traces(
     """Make traces from questions, with a language model or from given answers alone."""
     from octavo_core.progress import console_progress
 
-    entries = [_json_line(line, number, questions) for number, line in _lines(questions)]
     if sum((model is not None, local is not None, offline)) != 1:
         raise InvalidValueError("give one of --model, --local and --offline")
+    entries = question_entries(questions, offline=offline)
     if out.exists() and not resume:
         raise InvalidValueError(f"{str(out)!r} exists; give --resume to go on, or another --out")
-    with _plain_warnings():
+    with plain_warnings():
         if offline:
             from octavo_coherent_factuality.heuristics import trace_from_text
-            from octavo_coherent_factuality.io import write_traces
+            from octavo_coherent_factuality.io import storable, write_traces
+            from octavo_coherent_factuality.pipeline import finished_traces
 
-            for number, entry in enumerate(entries):
-                if not isinstance(entry.get("answer"), str):
-                    raise InvalidValueError(f"question {number} has no answer; --offline needs one for each")
-            made = [
-                trace_from_text(
-                    entry["answer"],
-                    question=entry.get("question"),
-                    alternatives=entry.get("alternatives") or (),
-                    id=None if entry.get("id") is None else str(entry["id"]),
+            earlier: dict[Any, list[ReasoningTrace]] = {}
+            for trace in finished_traces(out):
+                earlier.setdefault(_identity(trace.id, trace.question, trace.answer), []).append(trace)
+            made = []
+            for entry in entries:
+                name = None if entry["id"] is None else storable(entry["id"])
+                question = None if entry.get("question") is None else storable(entry["question"])
+                answer, others = storable(entry["answer"]), [storable(text) for text in entry.get("alternatives") or ()]
+                there = earlier.get(_identity(name, question, answer))
+                made.append(
+                    there.pop(0) if there else trace_from_text(answer, question=question, alternatives=others, id=name)
                 )
-                for entry in entries
-            ]
-            write_traces(out, made)
+            # What the file has beyond these questions stays too.
+            write_traces(out, [*(trace for left in earlier.values() for trace in left), *made])
         else:
             from octavo_coherent_factuality.llm import CachedLLM, OpenAICompatible, TransformersLLM
             from octavo_coherent_factuality.pipeline import ReasoningPipeline
 
             llm: Any = (
-                TransformersLLM.load(local)
+                TransformersLLM.load(local, quiet=quiet)
                 if local
                 else OpenAICompatible(str(model), base_url=base_url, max_retries=retries)
             )
@@ -339,146 +374,6 @@ def make_traces(
         print(f"{len(made)} traces, {sum(entry.num_claims for entry in made)} claims; saved to {out}")
 
 
-@contextmanager
-def _plain_warnings() -> Generator[None, None, None]:
-    """Print warnings as one line each on standard error, without file names."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        try:
-            yield
-        finally:
-            for text in dict.fromkeys(str(entry.message) for entry in caught):
-                typer.echo(f"warning: {text}", err=True)
-
-
-def _read(path: Path, repair: str) -> list[ReasoningTrace]:
-    from octavo_coherent_factuality.io import read_traces
-
-    _choice("--repair", repair, ("error", "break", "chain"))
-    traces = read_traces(path, repair=repair)  # ty: ignore[invalid-argument-type]
-    for trace in traces:
-        if trace.graph.dropped_edges or trace.graph.fallback:
-            done = "replaced by a chain" if trace.graph.fallback else f"mended: dropped {trace.graph.dropped_edges}"
-            warnings.warn(f"the graph of {trace.name} was {done}", stacklevel=2)
-    return traces
-
-
-def _method(
-    traces: list[ReasoningTrace],
-    score: str,
-    lower_is_safer: bool,
-    samples: int,
-    beta: float,
-    family: str,
-    annotation: str,
-) -> FilteringMethod:
-    from octavo_coherent_factuality.method import FilteringMethod
-    from octavo_coherent_factuality.scorers import (
-        DescendantWeighted,
-        FrequencyScorer,
-        LogProb,
-        ScoreColumn,
-        SelfConfidence,
-    )
-
-    _choice("--family", family, ("subgraph", "independent", "posthoc", "prefix", "greedy"))
-    if score == "auto":
-        there = traces[0].claims[0].scores
-        score = next((name for name in ("frequency", "self_confidence", "logprob", "score") if name in there), "")
-        if not score:
-            raise InvalidValueError(
-                f"the claims have the scores {', '.join(sorted(there)) or 'none'}; name one with --score"
-            )
-    known: dict[str, Any] = {
-        "frequency": FrequencyScorer(samples),
-        "self_confidence": SelfConfidence(),
-        "logprob": LogProb(),
-    }
-    scorer = known.get(score) or ScoreColumn(score, higher_is_safer=not lower_is_safer)
-    if beta:
-        scorer = DescendantWeighted(scorer, beta)
-    return FilteringMethod(scorer, family, _annotator(annotation))  # ty: ignore[invalid-argument-type]
-
-
-def _annotator(name: str) -> Any:
-    from octavo_coherent_factuality.annotators import Gold, Independent, Silver
-
-    known = {
-        "auto": None,
-        "silver": Silver(),
-        "independent": Independent(),
-        "gold": Gold(),
-        "gold-or-silver": Gold("silver"),
-    }
-    _choice("--annotation", name, tuple(known))
-    return known[name]
-
-
-def _choice(option: str, value: str, accepted: tuple[str, ...]) -> None:
-    if value not in accepted:
-        raise InvalidValueError(f"{option} {value!r} is unknown; give one of {', '.join(accepted)}")
-
-
-def _ask(trace: ReasoningTrace, mask: Any) -> bool | None:
-    """Show the question and the claims, and read y, n or s (skip); q stops."""
-    print(f"\n{trace.question or trace.id or ''}")
-    single = int(mask.sum()) == 1
-    for index, claim in enumerate(trace.claims):
-        if mask[index]:
-            print(f"  [{index}] {claim.text or '(no text)'}")
-    what = "Is this claim true by itself?" if single else "Are these claims right and complete as a derivation?"
-    while True:
-        answer = typer.prompt(f"{what} y/n/s/q").strip().lower()
-        if answer in ("y", "n", "s"):
-            return {"y": True, "n": False, "s": None}[answer]
-        if answer == "q":
-            raise typer.Abort
-
-
-def _resumed(traces: list[ReasoningTrace], out: Path) -> list[ReasoningTrace]:
-    """Take over the annotations of an earlier session, if the file holds the same traces."""
-    from octavo_coherent_factuality.io import read_traces
-
-    if not out.exists():
-        return traces
-    earlier = read_traces(out)
-    if [trace.content_digest for trace in earlier] != [trace.content_digest for trace in traces]:
-        raise InvalidValueError(f"{str(out)!r} exists and holds other traces; give another --out")
-    return earlier
-
-
-def _pick(traces: list[ReasoningTrace], wanted: str) -> ReasoningTrace:
-    for trace in traces:
-        if trace.id == wanted:
-            return trace
-    if wanted.isdigit() and int(wanted) < len(traces):
-        return traces[int(wanted)]
-    raise InvalidValueError(f"no trace {wanted!r}; give an id, or a number from 0 to {len(traces) - 1}")
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    if not path.is_file():
-        raise MissingFileError(f"no file at {str(path)!r}; give a JSONL file with one question a line")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidValueError(f"{str(path)!r} is not UTF-8 text: {error}") from error
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-
-
-def _json_line(line: str, number: int, path: Path) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise InvalidValueError(f"line {number} of {str(path)!r} is not JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise InvalidValueError(f"line {number} of {str(path)!r} is not an object")
-    return entry
-
-
-def _png(figure: Any) -> bytes:
-    import io
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120, bbox_inches="tight")
-    return buffer.getvalue()
+def _identity(name: str | None, question: str | None, answer: str | None) -> tuple[str | None, ...]:
+    """By id and question, as the pipeline resumes; by the answer where there is neither."""
+    return (name, question) if name or question else (None, None, answer)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WORD_PROBLEMS", "run"]
 
+# Derivations, random splits, and derivations that sympy labels.
+_FULL, _QUICK = (2000, 2000, 150), (400, 200, 15)
 _CALIBRATION = 99
 _ALPHA = 0.1
 
@@ -68,7 +70,7 @@ def run(
         title="Coherent factuality: conformal filtering of generated derivations",
         packages=("scikit-learn", "scipy", "sympy"),
     )
-    count, repeats = (400, 200) if quick else (2000, 2000)
+    count, repeats, labelled = _QUICK if quick else _FULL
     traces = generate_traces(count, seed=seed)
     progress("derivations", 1.0)
     tables = {name: OutcomeTable.build(traces, method, Silver()) for name, method in METHODS.items()}
@@ -88,7 +90,7 @@ def run(
         progress("splits", done / len(tables))
     _rows(report, curves, count, repeats)
     _boosting(report, traces, tables, numbers)
-    _labels(report, traces[: 15 if quick else 150], progress)
+    _labels(report, traces[:labelled], progress)
     _page_and_figure(report, traces, tables, numbers, seed)
     if not quick:
         _learned(report, seed, chosen, progress)
@@ -256,7 +258,7 @@ def _live(report: Report, seed: int, progress: ProgressCallback) -> None:
     )
     fitted.scorer = None
     pipeline = ReasoningPipeline(
-        TransformersLLM.load("smollm2"),
+        TransformersLLM.load("smollm2", quiet=True),
         num_samples=samples,
         splitting="text",
         graph="symbols",
@@ -280,7 +282,6 @@ def _live(report: Report, seed: int, progress: ProgressCallback) -> None:
         "live_traces",
         "word problems answered by SmolLM2-135M, cut, scored and filtered",
         len(traces),
-        target="value >= 1",
         note=f"of {len(WORD_PROBLEMS)}, as many as fit into {seconds:.0f} s; "
         f"{sum(trace.num_claims for trace in traces)} claims, {sum(len(output.kept) for output in outputs)} kept; "
         f"sympy decided {len(decided)}, of which {sum(decided)} hold. Thresholds from generated data: no guarantee",

@@ -1,80 +1,37 @@
-"""Checking the equations in a claim with sympy: own parser, nothing evaluated as code, a time limit for each claim.
-
-The file runs as a worker process too (``python -P equations.py``), so it imports nothing of the package.
-"""
+"""Checking the equations in a claim with sympy: own parser, nothing evaluated as code, a time limit for each claim."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import queue
-import re
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["EquationChecker", "Verdict", "check_equations", "parse_expression"]
+from octavo_coherent_factuality.expressions import Token, Unreadable, parse_expression, parse_side
+from octavo_coherent_factuality.statements import statements
+
+__all__ = ["EquationChecker", "Verdict", "check_equations", "parse_expression", "serve"]
 
 Verdict = Literal["true", "false", "unknown"]
 """What the equations of a claim amount to; unknown where there is none, or one that cannot be read or decided."""
 
-_TOKEN = re.compile(
-    r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+|\d+|(?<![\w)])\.\d+)"
-    r"|(?P<command>\\[A-Za-z]+)"
-    r"|(?P<name>[A-Za-z](?:_\{\w+\}|_\w|\d+)?(?![A-Za-z]))"
-    r"|(?P<word>[A-Za-z]+)"
-    r"|(?P<power>\*\*|\^)"
-    r"|(?P<relation>==|=|≈|≃)"
-    r"|(?P<operator>[-+*/()\[\]{}%\u2212\u2013\u00d7·÷⋅√π|])"
-    r"|(?P<space>\s+|\$|\\[,;!:() \[\]]|\\\\|~)"
-    r"|(?P<break>.)",
-    re.DOTALL,
-)
-_FUNCTIONS = {"sqrt", "sin", "cos", "tan", "ln", "log", "exp", "abs"}
-_COMMANDS = {
-    "\\cdot": "*", "\\times": "*", "\\div": "/", "\\left": "", "\\right": "", "\\approx": "≈", "\\pi": "π",
-    "\\sqrt": "sqrt", "\\sin": "sin", "\\cos": "cos", "\\tan": "tan", "\\ln": "ln", "\\log": "log", "\\exp": "exp",
-    "\\frac": "frac", "\\dfrac": "frac", "\\tfrac": "frac", "\\quad": "", "\\qquad": "", "\\displaystyle": "",
-}  # fmt: skip
-_SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "[": "(", "]": ")"}
-_MAX_TOKENS, _MAX_DIGITS, _MAX_DEPTH, _MAX_POWER_BITS = 400, 60, 40, 20_000
+# The package without its __init__, which loads far more than the worker needs.
+_WORKER = """
+import sys, types
+package = types.ModuleType("octavo_coherent_factuality")
+package.__path__ = [sys.argv[1]]
+sys.modules[package.__name__] = package
+from octavo_coherent_factuality.equations import serve
+serve()
+"""
 
-Token = tuple[str, str]
-
-
-class _Unreadable(Exception):
-    """The text is not an expression that this parser knows."""
-
-
-def parse_expression(text: str) -> Any:
-    """Parse an arithmetic or algebraic expression, plain or in LaTeX, into a sympy expression.
-
-    Numbers (decimals become exact fractions), names of one letter with an optional index, ``+ - * / ^``, parentheses,
-    percent signs, implicit products, ``frac``, ``sqrt`` and the elementary functions are known.
-
-    Args:
-        text: The expression.
-
-    Returns:
-        A sympy expression.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
-    segments = _segments(text)
-    foreign = [
-        match.group()
-        for match in _TOKEN.finditer(text)
-        if match.lastgroup == "break" or (match.lastgroup == "word" and match.group() not in _FUNCTIONS | {"frac"})
-    ]
-    if foreign or len(segments) != 1 or len(segments[0].sides) != 1:
-        raise ValueError(f"{text[:80]!r} is not one expression")
-    try:
-        return _Parser(segments[0].sides[0]).parse()
-    except _Unreadable as error:
-        raise ValueError(f"{text[:80]!r} cannot be read: {error}") from error
+Reading = tuple[Any, Any, str]
+"""Both sides and the relation: "=", "≈", or the number of decimal places that the rounded side has."""
 
 
 def check_equations(text: str, context: Sequence[str] = ()) -> Verdict:
@@ -84,6 +41,10 @@ def check_equations(text: str, context: Sequence[str] = ()) -> Verdict:
     values to symbols; an equation with symbols is true if it is an identity or follows from the context. A decimal with
     places may be the rounded value of the other side.
 
+    What stands around an equation must not change what it says: where a word may belong to a side ("half of 10 = 5",
+    "= 5 times 2", "20% of 50 = 10"), where a sentence denies or supposes, and where notation has two readings ("log",
+    "2 1/2", "6/2(3)"), the equation counts as one that cannot be read.
+
     Args:
         text: The claim.
         context: Texts whose equations hold.
@@ -91,20 +52,41 @@ def check_equations(text: str, context: Sequence[str] = ()) -> Verdict:
     Returns:
         ``"false"`` if any equation is false, ``"true"`` if there are some and all hold, else ``"unknown"``.
     """
-    verdicts = []
+    verdicts: list[str] = []
     try:
-        known = [pair for entry in context for pair in _equations(entry) if pair is not None]
+        known = [readings[0] for entry in context for readings in _equations(entry, True) if len(readings) == 1]
         solutions = _solve([(left, right) for left, right, _ in known])
     except Exception:
         solutions = []
-    for equation in _equations(text):
-        try:
-            verdicts.append("unknown" if equation is None else _decide(*equation, solutions))
-        except Exception:  # sympy raises errors of every kind on odd input: then nothing is known
-            verdicts.append("unknown")
+    for readings in _equations(text, False):
+        found = set()
+        for reading in readings:
+            try:
+                found.add(_decide(*reading, solutions))
+            except Exception:  # sympy raises errors of every kind on odd input: then nothing is known
+                found.add("unknown")
+        verdicts.append(found.pop() if len(found) == 1 else "unknown")
     if "false" in verdicts:
         return "false"
     return "true" if verdicts and "unknown" not in verdicts else "unknown"
+
+
+def serve() -> None:
+    """Answer one JSON line [text, context] on standard input after another, with 2 GiB of memory at most."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
+    import sympy  # noqa: F401 - loaded before the clock starts
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        text, context = json.loads(line)
+        try:
+            verdict = check_equations(text, context)
+        except (MemoryError, RecursionError):
+            verdict = "unknown"
+        print(verdict, flush=True)
 
 
 class EquationChecker:
@@ -176,7 +158,7 @@ class EquationChecker:
             return self._process
         self.close()
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__],
+            [sys.executable, "-P", "-c", _WORKER, str(Path(__file__).parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -198,92 +180,43 @@ class EquationChecker:
         return process
 
 
-class _Segment:
-    """A run of mathematical tokens: its sides, the relations between them, and whether a word cut into it."""
-
-    def __init__(self) -> None:
-        self.sides: list[list[Token]] = [[]]
-        self.relations: list[str] = []
-
-
-def _segments(text: str) -> list[_Segment]:
-    """Cut a text into runs of mathematical tokens; words, commas, colons and full stops separate them."""
-    segments: list[_Segment] = []
-    current = _Segment()
-    after_word = False
-
-    def finish(by_word: bool) -> None:
-        nonlocal current, after_word
-        if current.relations or current.sides[0]:
-            segments.append(current)
-        current, after_word = _Segment(), by_word
-
-    tokens = list(_TOKEN.finditer(text[:20_000]))
-    for place, match in enumerate(tokens):
-        kind, value = str(match.lastgroup), match.group()
-        if kind == "space":
-            continue
-        if kind == "command":
-            value = _COMMANDS.get(value, "?")
-            if not value:
-                continue
-            kind = {"≈": "relation", "*": "operator", "/": "operator", "π": "operator"}.get(value, "word")
-        if kind == "name" and value in ("x", "X") and _between_numbers(tokens, place):
-            kind, value = "operator", "*"
-        if kind == "word" and value in _FUNCTIONS | {"frac"}:
-            kind = "function"
-        if kind in ("word", "break"):
-            # "5 apples + 3 = 8": what a word cuts off next to an operator is no equation.
-            if current.sides[-1] and current.sides[-1][-1][1] in "+-*/^":
-                current.sides[-1].append(("cut", value))
-            finish(kind == "word")
-        elif kind == "relation":
-            current.relations.append("≈" if value in "≈≃" else "=")
-            current.sides.append([])
-        else:
-            if after_word and not current.sides[0] and not current.relations and value in "+-*/^\u2212\u2013\u00d7·÷**":
-                current.sides[0].append(("cut", "?"))
-            current.sides[-1].append((kind, _SIGNS.get(value, value)))
-    finish(False)
-    return segments
-
-
-def _between_numbers(tokens: list[re.Match[str]], place: int) -> bool:
-    before = next((t for t in reversed(tokens[:place]) if t.lastgroup != "space"), None)
-    after = next((t for t in tokens[place + 1 :] if t.lastgroup != "space"), None)
-    spaced = place > 0 and tokens[place - 1].lastgroup == "space"
-    return before is not None and after is not None and before.lastgroup == after.lastgroup == "number" and spaced
-
-
-def _equations(text: str) -> list[tuple[Any, Any, str] | None]:
-    """Pairs of sides with their relation; ``None`` for one that cannot be read."""
-    found: list[tuple[Any, Any, str] | None] = []
-    for segment in _segments(text):
-        if not segment.relations:
-            continue
-        sides: list[Any] = []
-        for side in segment.sides:
-            try:
-                sides.append((_Parser(side).parse(), side))
-            except _Unreadable:
-                sides.append(None)
-        for left, relation, right in zip(sides, segment.relations, sides[1:], strict=False):
-            if left is None or right is None:
-                found.append(None)
-            else:
-                places = max(_places(left[1]), _places(right[1]))
-                bare = (_places(left[1]) >= 0) != (_places(right[1]) >= 0)
-                rounded = relation == "≈" or (bare and places > 0)
-                found.append((left[0], right[0], f"{places}" if rounded and bare else relation))
+def _equations(text: str, is_context: bool) -> list[list[Reading]]:
+    """The readings of each link of each equation: none if it cannot be read, several for a plain "log"."""
+    found: list[list[Reading]] = []
+    for statement in statements(text, is_context=is_context):
+        sides = statement.sides
+        bases = (None, 10) if any(_has_plain_log(side) for side in sides) else (None,)
+        for place, relation in enumerate(statement.relations):
+            left, right = sides[place], sides[place + 1]
+            places = max(_places(left), _places(right))
+            bare = (_places(left) >= 0) != (_places(right) >= 0)
+            rounded = bare and (places > 0 or relation == "≈")
+            readings = []
+            # "1024 = 4 mod 5" may be a congruence.
+            if ("infix", "mod") not in right:
+                for base in bases:
+                    # Not only what the parser refuses: sympy raises errors of every kind on odd input.
+                    with contextlib.suppress(Unreadable, ArithmeticError, ValueError, TypeError):
+                        pair = parse_side(left, log_base=base), parse_side(right, log_base=base)
+                        readings.append((*pair, str(places) if rounded else relation))
+            found.append(readings if len(readings) == len(bases) else [])
     return found
 
 
-def _places(side: list[Token]) -> int:
-    """Decimal places of a side that is a bare number, -1 for another."""
+def _has_plain_log(side: Sequence[Token]) -> bool:
+    return any(
+        token == ("function", "log") and tuple(side[place + 1 : place + 2]) != (("sub", "_"),)
+        for place, token in enumerate(side)
+    )
+
+
+def _places(side: Sequence[Token]) -> int:
+    """Decimal places of a side that is a bare number or percentage, -1 for another."""
     numbers = [value for kind, value in side if kind == "number"]
-    if len(numbers) != 1 or any(kind != "number" and value not in "+-" for kind, value in side):
+    rest = [value for kind, value in side if kind != "number" and value not in "+-"]
+    if len(numbers) != 1 or rest not in ([], ["%"]):
         return -1
-    return len(numbers[0].partition(".")[2])
+    return len(numbers[0].partition(".")[2]) + 2 * len(rest)
 
 
 def _decide(left: Any, right: Any, relation: str, solutions: list[dict[Any, Any]]) -> str:
@@ -353,158 +286,3 @@ def _solve(equations: list[tuple[Any, Any]]) -> list[dict[Any, Any]]:
     symbols = sorted(set().union(*(equation.free_symbols for equation in remaining)), key=str)
     found = sympy.solve(remaining, symbols, dict=True)
     return [values | solution for solution in found] or [values]
-
-
-class _Parser:
-    """Recursive descent over tokens; sympy objects are made by arithmetic on numbers and symbols, never from text."""
-
-    def __init__(self, tokens: list[Token]) -> None:
-        if not tokens or len(tokens) > _MAX_TOKENS:
-            raise _Unreadable(f"{len(tokens)} tokens")
-        self.tokens = tokens
-        self.place = 0
-        self.depth = 0
-
-    def parse(self) -> Any:
-        value = self.sum()
-        if self.place < len(self.tokens):
-            raise _Unreadable(f"unexpected {self.tokens[self.place][1]!r}")
-        return value
-
-    def peek(self) -> Token:
-        return self.tokens[self.place] if self.place < len(self.tokens) else ("end", "")
-
-    def take(self, value: str | None = None) -> Token:
-        token = self.peek()
-        if token[0] == "end" or (value is not None and token[1] != value):
-            raise _Unreadable(f"{value or 'more'} expected")
-        self.place += 1
-        return token
-
-    def sum(self) -> Any:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise _Unreadable("nested too deeply")
-        value = self.product()
-        while self.peek()[1] in ("+", "-"):
-            value = value + self.product() if self.take()[1] == "+" else value - self.product()
-        self.depth -= 1
-        return value
-
-    def product(self) -> Any:
-        value = self.signed()
-        while True:
-            kind, text = self.peek()
-            if text == "*":
-                self.take()
-                value = value * self.signed()
-            elif text == "/":
-                self.take()
-                value = _divide(value, self.signed())
-            elif kind in ("name", "function") or text in ("(", "{", "√", "π"):
-                value = value * self.power()
-            else:
-                return value
-
-    def signed(self) -> Any:
-        if self.peek()[1] in ("+", "-"):
-            sign = self.take()[1]
-            self.depth += 1
-            if self.depth > _MAX_DEPTH:
-                raise _Unreadable("nested too deeply")
-            value = self.signed()
-            self.depth -= 1
-            return -value if sign == "-" else value
-        return self.power()
-
-    def power(self) -> Any:
-        base = self.atom()
-        while self.peek()[1] == "%":
-            self.take()
-            base = base / 100
-        if self.peek()[0] == "power":
-            self.take()
-            return _power(base, self.signed())
-        return base
-
-    def atom(self) -> Any:
-        import sympy
-
-        kind, text = self.take()
-        if kind == "number":
-            digits = text.replace(",", "")
-            if len(digits) > _MAX_DIGITS:
-                raise _Unreadable("too many digits")
-            return sympy.Rational(digits)
-        if kind == "name":
-            return sympy.Symbol(re.sub(r"[{}]", "", text))
-        if text == "π":
-            return sympy.pi
-        if text == "√":
-            return sympy.sqrt(self.atom())
-        if kind == "function":
-            return self.function(text)
-        if text in ("(", "{"):
-            value = self.sum()
-            self.take(")" if text == "(" else "}")
-            return value
-        if text == "|":
-            value = self.sum()
-            self.take("|")
-            return sympy.Abs(value)
-        raise _Unreadable(f"unexpected {text!r}")
-
-    def function(self, name: str) -> Any:
-        import sympy
-
-        if name == "frac":
-            return _divide(self.atom(), self.atom())
-        argument = self.atom()
-        if name == "exp":
-            return _power(sympy.E, argument)
-        functions = {
-            "sqrt": sympy.sqrt, "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "ln": sympy.log,
-            "log": sympy.log, "abs": sympy.Abs,
-        }  # fmt: skip
-        return functions[name](argument)
-
-
-def _divide(numerator: Any, denominator: Any) -> Any:
-    if denominator == 0:
-        raise _Unreadable("division by zero")
-    return numerator / denominator
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    """A power whose size is bounded before it is worked out."""
-    if exponent.is_Rational and base.is_Rational:
-        bits = max(int(base.p).bit_length(), int(base.q).bit_length())
-        if bits * abs(float(exponent)) > _MAX_POWER_BITS:
-            raise _Unreadable("a power too large")
-        if base == 0 and exponent < 0:
-            raise _Unreadable("division by zero")
-    elif exponent.is_number and abs(complex(exponent)) > 1000:
-        raise _Unreadable("a power too large")
-    return base**exponent
-
-
-def _serve() -> None:
-    """Answer one JSON line [text, context] after another, with 2 GiB of memory at most."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
-    import sympy  # noqa: F401 - loaded before the clock starts
-
-    print("ready", flush=True)
-    for line in sys.stdin:
-        text, context = json.loads(line)
-        try:
-            verdict = check_equations(text, context)
-        except (MemoryError, RecursionError):
-            verdict = "unknown"
-        print(verdict, flush=True)
-
-
-if __name__ == "__main__":
-    _serve()

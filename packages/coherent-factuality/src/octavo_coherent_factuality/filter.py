@@ -10,19 +10,27 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from octavo_core.metrics import Interval, binomial_interval
 from sklearn.base import BaseEstimator
 
 from octavo_coherent_factuality.annotators import Annotator, nonconformity
 from octavo_coherent_factuality.family import NestedFamily
 from octavo_coherent_factuality.method import FilteringMethod, MethodFamily
-from octavo_coherent_factuality.outcomes import check_traces, jitter
+from octavo_coherent_factuality.outcomes import check_traces, has_identity, jitter, tie_numbers
 from octavo_coherent_factuality.quantile import AlphaLike, exact_alpha, pac_rank, quantile_rank
 from octavo_coherent_factuality.scorers import FrequencyScorer, Scorer
 from octavo_coherent_factuality.trace import ReasoningTrace
 
-__all__ = ["ConformalFilter", "FilterMetrics", "FilteredOutput", "SplitConformalFilter", "TieRule"]
+__all__ = [
+    "ConformalFilter",
+    "FilterMetrics",
+    "FilteredOutput",
+    "SplitConformalFilter",
+    "TieRule",
+    "mean_retained",
+    "metrics_of",
+]
 
 Fitted = TypeVar("Fitted", bound="ConformalFilter")
 
@@ -138,18 +146,22 @@ class ConformalFilter(BaseEstimator):
         """The event that the guarantee is about."""
         return self.method.calibration_annotator.event
 
-    def fit(self: Fitted, X: Sequence[ReasoningTrace], y: Any = None) -> Fitted:
+    def fit(self: Fitted, X: Any, y: Any = None) -> Fitted:
         """Calibrate on annotated traces.
 
         Args:
-            X: Traces; exchangeable with those to be filtered, and not used to make the scorer.
+            X: List of traces; exchangeable with those to be filtered, and not used to make the scorer.
             y: Ignored; the annotations are in the traces.
 
         Returns:
             The filter itself, with ``scores_``, ``n_`` and what the kind of filter adds.
+
+        Raises:
+            InvalidValueError: If there are no traces, or a trace or a setting cannot be used.
+            InvalidTypeError: If it is no list of traces, or the scorer or the annotator is none.
         """
+        check_traces(X)
         traces = list(X)
-        check_traces(traces)
         self._check_parameters()
         method = self.method
         annotator = method.calibration_annotator
@@ -166,33 +178,37 @@ class ConformalFilter(BaseEstimator):
         self._calibrate(traces)
         return self
 
-    def predict(self, X: Sequence[ReasoningTrace]) -> list[FilteredOutput]:
+    def predict(self, X: Any) -> list[FilteredOutput]:
         """Keep what is safe of each answer. Safe to call from several threads.
 
         Args:
-            X: Traces; annotations are not needed.
+            X: List of traces; annotations are not needed.
 
         Returns:
             One output each.
+
+        Raises:
+            InvalidStateError: If the filter is not calibrated.
+            InvalidTypeError: If it is no list of traces.
         """
-        traces = list(X)
-        if not traces:
+        if isinstance(X, Sequence | np.ndarray) and not isinstance(X, str | bytes) and not len(X):
             return []
-        check_traces(traces)
+        check_traces(X)
+        traces = list(X)
         self._check_fitted()
         self._warn_of_overlap(traces)
         method = self.method
         outputs = []
-        for trace, number in zip(traces, jitter(traces, self.seed, "prediction"), strict=True):
+        for trace, number in zip(traces, tie_numbers(traces, self.seed, "prediction"), strict=True):
             threshold, inclusive = self._cut(trace, float(number))
             outputs.append(_cut_output(trace, method.output_family(trace), threshold, inclusive))
         return outputs
 
-    def evaluate(self, X: Sequence[ReasoningTrace], *, annotator: Annotator | None = None) -> FilterMetrics:
+    def evaluate(self, X: Any, *, annotator: Annotator | None = None) -> FilterMetrics:
         """Filter annotated traces and tell how it went.
 
         Args:
-            X: Annotated traces that were not used in calibration.
+            X: List of annotated traces that were not used in calibration.
             annotator: What counts as right; as in calibration if left out.
 
         Returns:
@@ -201,21 +217,9 @@ class ConformalFilter(BaseEstimator):
         Raises:
             InvalidValueError: If there are no traces.
         """
-        outputs = self.predict(X)
-        if not outputs:
-            raise InvalidValueError("no traces to evaluate on; give at least one")
-        judge = annotator or self.method.calibration_annotator
-        right = sum(output.abstained or judge(output.trace, output.mask) for output in outputs)
-        return FilterMetrics(
-            realised=right / len(outputs),
-            interval=binomial_interval(int(right), len(outputs)),
-            retained=float(np.mean([output.retained for output in outputs])),
-            abstained=float(np.mean([output.abstained for output in outputs])),
-            n=len(outputs),
-            event=judge.event,
-        )
+        return metrics_of(self.predict(X), annotator or self.method.calibration_annotator)
 
-    def score(self, X: Sequence[ReasoningTrace], y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean share of claims kept: what model selection may maximise, since the level is guaranteed anyway.
 
         Args:
@@ -224,11 +228,15 @@ class ConformalFilter(BaseEstimator):
 
         Returns:
             The share; see :meth:`evaluate` for the other figures.
+
+        Raises:
+            InvalidValueError: If there are no traces.
         """
-        return float(np.mean([output.retained for output in self.predict(X)]))
+        return mean_retained(self.predict(X))
 
     def _check_parameters(self) -> None:
         exact_alpha(self.alpha)
+        _check_seed(self.seed)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "scores_"):
@@ -265,6 +273,10 @@ class SplitConformalFilter(ConformalFilter):
     - ``"strict"``: only risks below the threshold are kept; deterministic and conservative;
     - ``"randomized"``: as jitter, and the rank is drawn between k and k - 1 so that coverage is 1 - alpha exactly.
 
+    The numbers of the last two rules come from the seed and the ids of the traces, or their questions. A trace that
+    has neither, or shares its question within one call, loses all ties, which is the strict rule for it: valid, and
+    less is kept. Give ids, or questions that differ, for the sharper rules.
+
     Args:
         alpha: Error level in (0, 1); a float means its decimal notation, exactly.
         scorer: Risk of each claim; ``FrequencyScorer()`` if left out.
@@ -299,7 +311,7 @@ class SplitConformalFilter(ConformalFilter):
             exact_alpha(self.delta, "delta")
 
     def _calibrate(self, traces: Sequence[ReasoningTrace]) -> None:
-        numbers = jitter(traces, self.seed, "calibration")
+        numbers = tie_numbers(traces, self.seed, "calibration")
         order = np.lexsort((numbers, self.scores_))[::-1]
         self.rank_ = (
             quantile_rank(self.n_, self.alpha) if self.delta is None else pac_rank(self.n_, self.alpha, self.delta)
@@ -321,12 +333,60 @@ class SplitConformalFilter(ConformalFilter):
         rank = self.rank_
         if self.ties == "randomized" and self.delta is None:
             share = float((1 - exact_alpha(self.alpha)) * (self.n_ + 1) - (rank - 1))
-            if float(jitter([trace], self.seed, "rank")[0]) >= share:
+            if has_identity(trace) and float(jitter([trace], self.seed, "rank")[0]) >= share:
                 rank -= 1
         if rank == 0:
             return math.inf, True
         threshold = float(self.sorted_scores_[rank - 1])
         return threshold, self.ties != "strict" and number <= float(self.sorted_jitter_[rank - 1])
+
+
+def metrics_of(outputs: Sequence[FilteredOutput], judge: Annotator) -> FilterMetrics:
+    """Tell how outputs of annotated traces did.
+
+    Args:
+        outputs: The outputs.
+        judge: What counts as right.
+
+    Returns:
+        The metrics.
+
+    Raises:
+        InvalidValueError: If there is no output.
+    """
+    if not outputs:
+        raise InvalidValueError("no traces to evaluate on; give at least one")
+    right = sum(output.abstained or judge(output.trace, output.mask) for output in outputs)
+    return FilterMetrics(
+        realised=right / len(outputs),
+        interval=binomial_interval(int(right), len(outputs)),
+        retained=mean_retained(outputs),
+        abstained=float(np.mean([output.abstained for output in outputs])),
+        n=len(outputs),
+        event=judge.event,
+    )
+
+
+def mean_retained(outputs: Sequence[FilteredOutput]) -> float:
+    """Average the share of claims that outputs keep.
+
+    Args:
+        outputs: The outputs.
+
+    Returns:
+        The mean share.
+
+    Raises:
+        InvalidValueError: If there is no output.
+    """
+    if not outputs:
+        raise InvalidValueError("no traces to score; give at least one")
+    return float(np.mean([output.retained for output in outputs]))
+
+
+def _check_seed(seed: object) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise InvalidTypeError(f"seed={seed!r} is not a whole number; give one such as 0")
 
 
 def _cut_output(trace: ReasoningTrace, family: NestedFamily, threshold: float, inclusive: bool) -> FilteredOutput:

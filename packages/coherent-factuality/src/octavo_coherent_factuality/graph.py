@@ -64,7 +64,7 @@ class DeducibilityGraph:
 
     @classmethod
     def from_parents(
-        cls, parents: Sequence[Iterable[Any]], *, num_claims: int | None = None, repair: Repair = "error"
+        cls, parents: Sequence[Any], *, num_claims: int | None = None, repair: Repair = "error"
     ) -> DeducibilityGraph:
         """Make a graph from the premises of each claim.
 
@@ -78,8 +78,11 @@ class DeducibilityGraph:
 
         Raises:
             InvalidValueError: If an index is out of range, a claim relies on itself, or there is a cycle.
-            InvalidTypeError: If an index is not an integer.
+            InvalidTypeError: If a row is no list, or an index not an integer.
         """
+        for row in parents:
+            if isinstance(row, str) or not isinstance(row, Iterable):
+                raise InvalidTypeError(f"the premises {row!r} are no list; give a list of indices for each claim")
         rows = [list(row) for row in parents]
         if num_claims is not None and len(rows) != num_claims:
             raise InvalidValueError(f"parents has {len(rows)} rows for {num_claims} claims; give one list per claim")
@@ -87,14 +90,16 @@ class DeducibilityGraph:
         for parent in flat:
             if isinstance(parent, bool) or not isinstance(parent, int | np.integer):
                 raise InvalidTypeError(f"premise {parent!r} is not an index; give integers from 0 to {len(rows) - 1}")
+            if not 0 <= parent < len(rows):
+                raise InvalidValueError(
+                    f"claim index {str(parent)[:30]} is out of range; there are {len(rows)} claims, from 0"
+                )
         lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
         children = np.repeat(np.arange(len(rows)), lengths)
         return cls.from_edges(len(rows), children, np.array(flat, np.int64), repair=repair)
 
     @classmethod
-    def from_edges(
-        cls, num_claims: int, claims: np.ndarray, premises: np.ndarray, *, repair: Repair = "error"
-    ) -> DeducibilityGraph:
+    def from_edges(cls, num_claims: int, claims: Any, premises: Any, *, repair: Repair = "error") -> DeducibilityGraph:
         """Make a graph from arrays of edges.
 
         Args:
@@ -107,10 +112,17 @@ class DeducibilityGraph:
             The graph.
 
         Raises:
-            InvalidValueError: If an index is out of range, a claim relies on itself, or there is a cycle.
+            InvalidValueError: If an index is out of range, the arrays differ in length, a claim relies on itself, or
+                there is a cycle.
+            InvalidTypeError: If an index is not an integer.
         """
-        claims, premises = np.asarray(claims, np.int64), np.asarray(premises, np.int64)
+        _check_size(num_claims)
         _check_repair(repair)
+        claims, premises = _indices(claims, "claims"), _indices(premises, "premises")
+        if len(claims) != len(premises):
+            raise InvalidValueError(
+                f"{len(claims)} claims and {len(premises)} premises do not make edges; give arrays of the same length"
+            )
         for array in (claims, premises):
             if array.size and (array.min() < 0 or array.max() >= num_claims):
                 wrong = int(array[(array < 0) | (array >= num_claims)][0])
@@ -164,7 +176,10 @@ class DeducibilityGraph:
             raise InvalidValueError(
                 f"convention={convention!r} is unknown; give 'row_depends_on_col' or 'col_depends_on_row'"
             )
-        rows = [np.asarray(row) for row in matrix]
+        try:
+            rows = [np.asarray(row) for row in matrix]
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(f"the matrix cannot be read: {error}; give rows of 0 and 1") from error
         for index, row in enumerate(rows):
             if row.ndim != 1 or len(row) != len(rows):
                 raise InvalidValueError(
@@ -178,7 +193,7 @@ class DeducibilityGraph:
         return cls.from_edges(len(rows), claims, premises, repair=repair)
 
     @classmethod
-    def from_networkx(cls, graph: networkx.DiGraph, *, repair: Repair = "error") -> DeducibilityGraph:
+    def from_networkx(cls, graph: Any, *, repair: Repair = "error") -> DeducibilityGraph:
         """Make a graph from a networkx one whose edges go from premise to claim.
 
         Args:
@@ -187,7 +202,15 @@ class DeducibilityGraph:
 
         Returns:
             The graph.
+
+        Raises:
+            InvalidTypeError: If it is not directed, or may have several edges between two nodes.
         """
+        if not hasattr(graph, "is_directed") or not graph.is_directed() or graph.is_multigraph():
+            raise InvalidTypeError(
+                f"a {type(graph).__name__} says not which claim relies on which; give a networkx.DiGraph with edges "
+                "from premise to claim"
+            )
         index = {node: position for position, node in enumerate(graph.nodes)}
         edges = [(index[claim], index[premise]) for premise, claim in graph.edges]
         pairs = np.array(edges, np.int64).reshape(-1, 2)
@@ -198,11 +221,15 @@ class DeducibilityGraph:
         """Make a graph without edges, in which every claim stands alone.
 
         Args:
-            num_claims: Number of claims.
+            num_claims: Number of claims, at least 0.
 
         Returns:
             The graph.
+
+        Raises:
+            InvalidValueError: If the number is negative.
         """
+        _check_size(num_claims)
         return cls(np.zeros(num_claims + 1, np.int64), np.zeros(0, np.int64))
 
     @classmethod
@@ -215,6 +242,7 @@ class DeducibilityGraph:
         Returns:
             The graph.
         """
+        _check_size(num_claims)
         later = np.arange(1, num_claims)
         return cls(*_csr(num_claims, later, later - 1))
 
@@ -228,6 +256,7 @@ class DeducibilityGraph:
         Returns:
             The graph.
         """
+        _check_size(num_claims)
         claims, premises = np.tril_indices(num_claims, -1)
         return cls(*_csr(num_claims, claims.astype(np.int64), premises.astype(np.int64)))
 
@@ -432,7 +461,14 @@ class DeducibilityGraph:
 
         Returns:
             The same graph under the new numbers.
+
+        Raises:
+            InvalidValueError: If an index is missing, repeated or out of range.
         """
+        if sorted(order) != list(range(self.num_claims)):
+            raise InvalidValueError(
+                f"order {list(order)} is no order of {self.num_claims} claims; give each index once"
+            )
         new = np.empty(self.num_claims, np.int64)
         new[np.asarray(order, np.int64)] = np.arange(self.num_claims)
         return type(self).from_edges(self.num_claims, new[self.edge_claims], new[self.indices])
@@ -521,6 +557,20 @@ def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
 def _check_repair(repair: object) -> None:
     if repair not in ("error", "break", "chain"):
         raise InvalidValueError(f"repair={repair!r} is unknown; give 'error', 'break' or 'chain'")
+
+
+def _check_size(num_claims: object) -> None:
+    if isinstance(num_claims, bool) or not isinstance(num_claims, int | np.integer) or num_claims < 0:
+        raise InvalidValueError(f"num_claims={num_claims!r} is out of range; give a whole number from 0 on")
+
+
+def _indices(values: Any, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidValueError(f"{name} has shape {array.shape}; give one index per edge")
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidTypeError(f"{name} holds {array.dtype} values; give integers")
+    return array.astype(np.int64)
 
 
 def _pointers(num_claims: int, sorted_or_not: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from octavo_core.errors import InvalidValueError
 from octavo_coherent_factuality.annotators import Annotator
 from octavo_coherent_factuality.filter import ConformalFilter
 from octavo_coherent_factuality.method import MethodFamily
-from octavo_coherent_factuality.outcomes import jitter
+from octavo_coherent_factuality.outcomes import tie_numbers
 from octavo_coherent_factuality.quantile import AlphaLike, exact_alpha, quantile_rank
 from octavo_coherent_factuality.scorers import Scorer
 from octavo_coherent_factuality.trace import ReasoningTrace
@@ -81,7 +81,7 @@ class GroupConformalFilter(ConformalFilter):
         return self.alpha[group]
 
     def _calibrate(self, traces: Sequence[ReasoningTrace]) -> None:
-        numbers = jitter(traces, self.seed, "calibration")
+        numbers = tie_numbers(traces, self.seed, "calibration")
         groups = np.array([self._group(trace) for trace in traces], dtype=object)
         self.cuts_: dict[str, tuple[float, float]] = {}
         self.counts_: dict[str, int] = {}
@@ -142,7 +142,7 @@ class WeightedConformalFilter(ConformalFilter):
         return Fraction(weight)
 
     def _calibrate(self, traces: Sequence[ReasoningTrace]) -> None:
-        numbers = jitter(traces, self.seed, "calibration")
+        numbers = tie_numbers(traces, self.seed, "calibration")
         order = np.lexsort((numbers, self.scores_))[::-1]
         self.sorted_scores_, self.sorted_jitter_ = self.scores_[order], numbers[order]
         # Exact sums: with equal weights the rank must be the one of the plain filter, to the last trace.

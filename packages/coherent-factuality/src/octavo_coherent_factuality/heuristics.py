@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_coherent_factuality.graph import DeducibilityGraph
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
@@ -117,19 +118,25 @@ def number_votes(steps: Sequence[str], alternative: str) -> np.ndarray:
 
 
 def trace_from_text(
-    answer: str, *, question: str | None = None, alternatives: Sequence[str] = (), id: str | None = None
+    answer: str, *, question: str | None = None, alternatives: Any = (), id: str | None = None
 ) -> ReasoningTrace:
     """Make a trace from the text of an answer alone, with frequencies if there are alternative answers.
 
     Args:
         answer: The answer, as a chain of thought.
         question: The question.
-        alternatives: Other answers to it, sampled from the same model.
+        alternatives: List of other answers to it, sampled from the same model.
         id: Name of the trace.
 
     Returns:
         The trace.
+
+    Raises:
+        InvalidValueError: If the answer is empty.
+        InvalidTypeError: If the alternatives are no list of texts.
     """
+    if not isinstance(alternatives, list | tuple) or not all(isinstance(text, str) for text in alternatives):
+        raise InvalidTypeError(f"alternatives are {str(alternatives)[:60]!r}; give a list of texts")
     steps = split_steps(answer)
     votes = sum((number_votes(steps, alternative) for alternative in alternatives), np.zeros(len(steps), np.int64))
     claims = tuple(

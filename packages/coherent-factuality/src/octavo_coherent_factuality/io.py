@@ -15,8 +15,12 @@ from octavo_core.files import atomic_write
 from octavo_coherent_factuality.graph import DeducibilityGraph, Repair
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
-__all__ = ["read_traces", "trace_from_json", "trace_to_json", "write_traces"]
+__all__ = ["read_traces", "storable", "trace_from_json", "trace_to_json", "write_traces"]
 
+_TRACE_FIELDS = {
+    "answer", "claims", "dep_graph", "graph_annotations", "group", "id", "matrix", "original-output", "parents",
+    "prompt", "question", "subset_annotations",
+}  # fmt: skip
 _CLAIM_FIELDS = {"text", "id", "factual", "scores"}
 _OFFICIAL_SCORES = {
     "frequency-score": "frequency",
@@ -43,6 +47,8 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
         InvalidValueError: If a line cannot be read; the message names it.
     """
     file = Path(path)
+    if file.is_dir():
+        raise InvalidValueError(f"{str(file)!r} is a folder; give a JSONL file with one trace a line")
     if not file.is_file():
         raise MissingFileError(f"no file at {str(file)!r}; give a JSONL file with one trace a line")
     try:
@@ -69,6 +75,12 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
             raise InvalidValueError(f"{where}: {error}") from error
     if not traces:
         raise InvalidValueError(f"{str(file)!r} holds no traces")
+    if any(trace.num_claims > 1 for trace in traces) and not any(trace.graph.num_edges for trace in traces):
+        warnings.warn(
+            f"no trace of {str(file)!r} says which claims rely on which: each claim stands alone; give 'parents' or "
+            "'matrix' where they do",
+            stacklevel=2,
+        )
     return traces
 
 
@@ -83,7 +95,19 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ReasoningTrace])
         The path.
     """
     lines = [json.dumps(trace_to_json(trace), ensure_ascii=False) for trace in traces]
-    return atomic_write(path, "".join(f"{line}\n" for line in lines))
+    return atomic_write(path, storable("".join(f"{line}\n" for line in lines)))
+
+
+def storable(text: str) -> str:
+    """Replace halves of surrogate pairs, which are valid in JSON but which no file can hold, by question marks.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text, as UTF-8 can hold it.
+    """
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def trace_to_json(trace: ReasoningTrace) -> dict[str, Any]:
@@ -132,7 +156,7 @@ def trace_from_json(entry: Any, *, repair: Repair = "error") -> ReasoningTrace:
             ``frequency``. In place of ``parents`` there may be ``matrix`` or ``dep_graph``, in which row j, column i
             says that claim j relies on claim i. Without any, claims stand alone. Subsets are bit masks or lists of
             kept indices under ``coherent`` and ``not_coherent``, 0/1 vectors under ``Y`` and ``N``, or a list of
-            ``{"kept": [...], "coherent": true}``.
+            ``{"kept": [...], "coherent": true}``, in which null leaves a subset open.
         repair: What to do with a cyclic graph.
 
     Returns:
@@ -150,6 +174,14 @@ def trace_from_json(entry: Any, *, repair: Repair = "error") -> ReasoningTrace:
     claims = tuple(_claim(claim, index) for index, claim in enumerate(listed))
     matrix = next((entry[name] for name in ("matrix", "dep_graph") if entry.get(name) is not None), None)
     parents = entry.get("parents")
+    if parents is not None and matrix is not None:
+        raise InvalidValueError("the trace has both 'parents' and a matrix; give one of them")
+    strange = [name for name, value in entry.items() if isinstance(value, list) and name not in _TRACE_FIELDS]
+    if strange:
+        warnings.warn(
+            f"the field {str(strange[0])!r} is not read; premises are given as 'parents', 'matrix' or 'dep_graph'",
+            stacklevel=2,
+        )
     try:
         if parents is not None:
             graph = DeducibilityGraph.from_parents(parents, num_claims=len(claims), repair=repair)
@@ -200,7 +232,7 @@ def _truth(value: Any, where: str) -> bool | None:
     if isinstance(value, str):
         known = {"y": True, "yes": True, "true": True, "1": True, "n": False, "no": False, "false": False, "0": False}
         value = known.get(value.strip().lower(), value)
-    if isinstance(value, str) or value not in (0, 1):
+    if not isinstance(value, bool | int | float) or value not in (0, 1):
         raise InvalidValueError(f"{where} is {value!r}; give true, false or null")
     return bool(value)
 
@@ -208,8 +240,7 @@ def _truth(value: Any, where: str) -> bool | None:
 def _text(value: Any, where: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidTypeError(f"{where} is a {type(value).__name__}; give a text")
-    # Half of a surrogate pair is valid JSON, but no file can hold it.
-    return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
+    return None if value is None else storable(value)
 
 
 def _subsets(value: Any, num_claims: int) -> dict[frozenset[int], bool]:
@@ -218,9 +249,18 @@ def _subsets(value: Any, num_claims: int) -> dict[frozenset[int], bool]:
     judged: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping):
         for names, verdict in ((("coherent", "Y", "y"), True), (("not_coherent", "N", "n"), False)):
-            judged += [(subset, verdict) for name in names for subset in value.get(name, ())]
+            for name in names:
+                listed = value.get(name) or ()
+                if isinstance(listed, str) or not isinstance(listed, Sequence):
+                    raise InvalidValueError(f"the subset annotations {name!r} are {listed!r}; give a list of subsets")
+                judged += [(subset, verdict) for subset in listed]
     elif isinstance(value, Sequence) and all(isinstance(item, Mapping) and "kept" in item for item in value):
-        judged = [(item["kept"], _truth(item.get("coherent"), "coherent")) for item in value]
+        for item in value:
+            if "coherent" not in item:
+                raise InvalidValueError(f"the judgement of the subset {item['kept']!r} has no verdict 'coherent'")
+        # Null: shown, and left open.
+        verdicts = [(item["kept"], _truth(item["coherent"], "coherent")) for item in value]
+        judged = [(subset, verdict) for subset, verdict in verdicts if verdict is not None]
     else:
         raise InvalidValueError(
             "subset annotations must be {'coherent': [...], 'not_coherent': [...]} or a list of "

@@ -13,14 +13,22 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
+from octavo_core.device import resolve_device
 from octavo_core.errors import InvalidStateError, InvalidValueError
 from octavo_core.progress import ProgressCallback, no_progress
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from octavo_coherent_factuality.annotators import Annotator
-from octavo_coherent_factuality.filter import FilteredOutput, SplitConformalFilter, TieRule
-from octavo_coherent_factuality.outcomes import check_traces, jitter
+from octavo_coherent_factuality.filter import (
+    FilteredOutput,
+    FilterMetrics,
+    SplitConformalFilter,
+    TieRule,
+    mean_retained,
+    metrics_of,
+)
+from octavo_coherent_factuality.outcomes import check_traces, has_identity, jitter
 from octavo_coherent_factuality.quantile import AlphaLike, exact_alpha
 from octavo_coherent_factuality.trace import ReasoningTrace
 
@@ -142,8 +150,10 @@ def train_scorer(
 
     Raises:
         InvalidValueError: If all claims are factual or none is, or a setting is out of range.
+        InvalidStateError: If this machine has no such device.
     """
     check_traces(traces)
+    place = resolve_device(device)
     if hidden < 1 or steps < 2 or not learning_rate > 0:
         raise InvalidValueError(f"hidden={hidden}, steps={steps}, learning_rate={learning_rate} must be positive")
     level = float(exact_alpha(alpha))
@@ -153,9 +163,9 @@ def train_scorer(
         raise InvalidValueError("the training traces have no false claim, or only false ones: nothing can be learned")
     mean, scale = raw.mean(0), raw.std(0)
     scale[scale < 1e-9] = 1.0
-    batch = _Batch.build(traces, torch.device(device))
-    features = torch.tensor((raw - mean) / scale, dtype=torch.float32, device=device)
-    wrong = torch.tensor(~factual, device=device)
+    batch = _Batch.build(traces, place)
+    features = torch.tensor((raw - mean) / scale, dtype=torch.float32, device=place)
+    wrong = torch.tensor(~factual, device=place)
     generator = torch.Generator().manual_seed(seed)
     # Layers that do not initialise themselves: that would draw from the global generator.
     skip_init = torch.nn.utils.skip_init
@@ -165,7 +175,7 @@ def train_scorer(
         for parameter in network.parameters():
             width = 1.0 / math.sqrt(parameter.shape[-1])
             parameter.copy_((2 * torch.rand(parameter.shape, generator=generator) - 1) * width)
-    network.to(device)
+    network.to(place)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, weight_decay=1e-4)
     for step in range(steps):
         risks = network(features)[:, 0]
@@ -288,7 +298,7 @@ class CrossFittedFilter(BaseEstimator):
         self.hidden = hidden
         self.seed = seed
 
-    def fit(self, X: Sequence[ReasoningTrace], y: Any = None) -> CrossFittedFilter:
+    def fit(self, X: Any, y: Any = None) -> CrossFittedFilter:
         """Train and calibrate.
 
         Args:
@@ -301,8 +311,8 @@ class CrossFittedFilter(BaseEstimator):
         Raises:
             InvalidValueError: If a setting is out of range, or there are fewer traces than folds.
         """
+        check_traces(X)
         traces = list(X)
-        check_traces(traces)
         if self.combine not in ("random", "pooled") or not 2 <= self.folds <= len(traces):
             raise InvalidValueError(
                 f"combine={self.combine!r} with {self.folds} folds of {len(traces)} traces; give 'random' or "
@@ -341,7 +351,7 @@ class CrossFittedFilter(BaseEstimator):
         self.filters_.append(pooled)
         return self
 
-    def predict(self, X: Sequence[ReasoningTrace]) -> list[FilteredOutput]:
+    def predict(self, X: Any) -> list[FilteredOutput]:
         """Keep what is safe of each answer.
 
         Args:
@@ -355,8 +365,13 @@ class CrossFittedFilter(BaseEstimator):
         """
         if not hasattr(self, "filters_"):
             raise InvalidStateError("this CrossFittedFilter is not calibrated; call fit with annotated traces")
+        if isinstance(X, Sequence | np.ndarray) and not isinstance(X, str | bytes) and not len(X):
+            return []
+        check_traces(X)
         traces = list(X)
         chosen = (jitter(traces, self.seed, "fold") * len(self.filters_)).astype(int)
+        # A fold drawn from the contents would not be drawn at random; always the same one is a filter like any other.
+        chosen[[not has_identity(trace) for trace in traces]] = 0
         outputs: list[FilteredOutput | None] = [None] * len(traces)
         for index, fitted in enumerate(self.filters_):
             rows = np.flatnonzero(chosen == index).tolist()
@@ -364,17 +379,36 @@ class CrossFittedFilter(BaseEstimator):
                 outputs[row] = output
         return [output for output in outputs if output is not None]
 
-    def score(self, X: Sequence[ReasoningTrace], y: Any = None) -> float:
+    def evaluate(self, X: Any, *, annotator: Annotator | None = None) -> FilterMetrics:
+        """Filter annotated traces and tell how it went.
+
+        Args:
+            X: List of annotated traces that were not used in calibration.
+            annotator: What counts as right; as in calibration if left out.
+
+        Returns:
+            The metrics.
+
+        Raises:
+            InvalidValueError: If there are no traces.
+        """
+        outputs = self.predict(X)
+        return metrics_of(outputs, annotator or self.filters_[0].method.calibration_annotator)
+
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean share of claims kept.
 
         Args:
-            X: Traces.
+            X: List of traces.
             y: Ignored.
 
         Returns:
             The share.
+
+        Raises:
+            InvalidValueError: If there are no traces.
         """
-        return float(np.mean([output.retained for output in self.predict(X)]))
+        return mean_retained(self.predict(X))
 
     def _split(self, scorer: Any) -> SplitConformalFilter:
         return SplitConformalFilter(self.alpha, scorer=scorer, annotator=self.annotator, ties=self.ties, seed=self.seed)

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from octavo_core.errors import InvalidStateError, InvalidValueError, MissingDependencyError, MissingFileError
 from octavo_core.files import atomic_write, ensure_folder
 
+from octavo_coherent_factuality.io import storable
+
 __all__ = ["LLM", "CachedLLM", "Message", "OpenAICompatible", "ReplayLLM", "TransformersLLM", "request_key"]
 
 Message = Mapping[str, str]
@@ -134,7 +136,7 @@ class OpenAICompatible:
                 answer = self._client.chat.completions.create(**request)
                 text = answer.choices[0].message.content
                 if text:
-                    return text
+                    return storable(text)
                 problem = "an answer without text"
             except openai.BadRequestError as error:
                 if "response_format" not in request:
@@ -167,19 +169,37 @@ class TransformersLLM:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, name: str = "smollm2", *, device: str = "cpu") -> TransformersLLM:
+    def load(cls, name: str = "smollm2", *, device: str = "cpu", quiet: bool = False) -> TransformersLLM:
         """Load a model.
 
         Args:
             name: ``"smollm2"`` (see ``octavo assets list``) or a local folder in Hugging Face's layout.
             device: Where it runs.
+            quiet: Whether the bars that transformers draws while it loads are left out.
 
         Returns:
             The model.
+
+        Raises:
+            MissingDependencyError: If transformers or the asset is not installed.
+            InvalidValueError: If the name is neither an asset nor a folder.
         """
         from octavo_core.assets import causal_lm
 
-        model, tokenizer = causal_lm(name)
+        try:
+            from transformers.utils import logging
+        except ImportError as error:
+            raise MissingDependencyError.for_extra(
+                "transformers", "octavo-coherent-factuality", "transformers"
+            ) from error
+        shown = logging.is_progress_bar_enabled()
+        if quiet:
+            logging.disable_progress_bar()
+        try:
+            model, tokenizer = causal_lm(name)
+        finally:
+            if shown:
+                logging.enable_progress_bar()
         return cls(model.to(device), tokenizer, name=name)
 
     @property
@@ -330,7 +350,8 @@ class CachedLLM:
             messages, temperature=temperature, max_tokens=max_tokens, schema=schema, sample=sample
         )
         self.misses += 1
-        connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (key, request, answer))
+        row = (key, storable(request), storable(answer))
+        connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", row)
         # Two workers may have asked at once: both get what was stored first.
         return connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()[0]
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_coherent_factuality.annotators import Annotator, Independent, Silver
 from octavo_coherent_factuality.family import FamilyKind, NestedFamily
-from octavo_coherent_factuality.scorers import DescendantWeighted, FrequencyScorer, Scorer, claim_risks, lowest_risk
+from octavo_coherent_factuality.scorers import (
+    DescendantWeighted,
+    FrequencyScorer,
+    Scorer,
+    check_scorer,
+    claim_risks,
+    lowest_risk,
+)
 from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = ["METHODS", "FilteringMethod", "MethodFamily"]
@@ -30,6 +37,7 @@ class FilteringMethod:
 
     Raises:
         InvalidValueError: If the family is unknown.
+        InvalidTypeError: If the scorer or the annotator is none.
     """
 
     scorer: Scorer = field(default_factory=FrequencyScorer)
@@ -40,6 +48,14 @@ class FilteringMethod:
         known = ("subgraph", "independent", "prefix", "greedy", "posthoc")
         if self.family not in known:
             raise InvalidValueError(f"family {self.family!r} is unknown; give one of {', '.join(known)}")
+        check_scorer(self.scorer)
+        if self.annotator is not None and (
+            isinstance(self.annotator, type) or not isinstance(self.annotator, Annotator)
+        ):
+            raise InvalidTypeError(
+                f"annotator={self.annotator!r} is no annotator; give one such as Silver() or Gold(), or wrap a "
+                "function (trace, kept) -> bool in CallableAnnotator"
+            )
 
     @property
     def calibration_annotator(self) -> Annotator:

@@ -13,7 +13,7 @@ from octavo_core.metrics import Interval, binomial_interval
 from octavo_coherent_factuality.annotators import nonconformity
 from octavo_coherent_factuality.filter import FilteredOutput, _cut_output
 from octavo_coherent_factuality.method import FilteringMethod
-from octavo_coherent_factuality.outcomes import check_traces, jitter
+from octavo_coherent_factuality.outcomes import check_traces, has_identity, jitter, tie_numbers
 from octavo_coherent_factuality.quantile import AlphaLike, exact_alpha, quantile_rank
 from octavo_coherent_factuality.trace import ReasoningTrace
 
@@ -87,7 +87,7 @@ class OnlineFilter:
         """
         check_traces([trace])
         threshold, limit = self._threshold()
-        number = float(jitter([trace], self.seed, "prediction")[0])
+        number = float(tie_numbers([trace], self.seed, "prediction")[0])
         return _cut_output(trace, self.method.output_family(trace), threshold, number <= limit)
 
     def update(self, trace: ReasoningTrace) -> bool:
@@ -110,7 +110,8 @@ class OnlineFilter:
             self._wrong += not right
             self._log_evidence += math.log1p(0.5 * ((not right) - alpha) / max(alpha, 1 - alpha))
             self.level += float(self.step_size) * (alpha - (not right))
-        self._memory.append((score, float(jitter([trace], self.seed, f"calibration {self._judged}")[0])))
+        number = float(jitter([trace], self.seed, f"calibration {self._judged}")[0])
+        self._memory.append((score, number if has_identity(trace) else -1.0))
         return right
 
     def drift(self) -> DriftReport:

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
@@ -15,7 +16,7 @@ from octavo_coherent_factuality.annotators import Annotator, member_verdicts, no
 from octavo_coherent_factuality.method import FilteringMethod
 from octavo_coherent_factuality.trace import ReasoningTrace
 
-__all__ = ["OutcomeTable", "check_traces", "jitter"]
+__all__ = ["OutcomeTable", "check_traces", "has_identity", "jitter", "tie_numbers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ class OutcomeTable:
         return np.take_along_axis(self.kept[rows], members[:, None], 1)[:, 0]
 
 
-def check_traces(traces: Sequence[ReasoningTrace]) -> None:
+def check_traces(traces: Any) -> None:
     """Check that there are traces, and that their ids are unique.
 
     Args:
@@ -132,6 +133,11 @@ def check_traces(traces: Sequence[ReasoningTrace]) -> None:
         InvalidValueError: If there is none, or two have the same id.
         InvalidTypeError: If something else is among them.
     """
+    if isinstance(traces, ReasoningTrace | str | bytes) or not isinstance(traces, Sequence | np.ndarray):
+        raise InvalidTypeError(
+            f"got a {type(traces).__name__} in place of traces; give a list of ReasoningTrace objects, e.g. from "
+            "octavo_coherent_factuality.read_traces"
+        )
     if not len(traces):
         raise InvalidValueError("no traces; give at least one")
     for trace in traces:
@@ -163,6 +169,43 @@ def jitter(traces: Sequence[ReasoningTrace], seed: int, role: str) -> Float64[np
         text = f"{seed}\0{role}\0{seen[key]}\0{key}".encode("utf-8", "surrogatepass")
         seen[key] += 1
         numbers[row] = (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 11) * 2.0**-53
+    return numbers
+
+
+def has_identity(trace: ReasoningTrace) -> bool:
+    """Tell whether a trace has an id or a question, so that its numbers are not a function of its contents.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        Whether it has one.
+    """
+    return trace.id is not None or trace.question is not None
+
+
+def tie_numbers(
+    traces: Sequence[ReasoningTrace], seed: int, role: Literal["calibration", "prediction"]
+) -> Float64[np.ndarray, " traces"]:
+    """Draw the numbers that break ties, on the safe side for traces that nothing identifies.
+
+    The numbers of traces with ids (or questions of their own) are as good as random. Those of other traces would be
+    functions of their contents, the same whenever the contents are, and the guarantee would fail for a fixed seed. They
+    lose every tie instead: below all numbers in calibration, above all in prediction, which is the strict rule.
+
+    Args:
+        traces: The traces of one call.
+        seed: Seed.
+        role: Whether they calibrate or are filtered.
+
+    Returns:
+        Numbers in [0, 1); -1 in calibration and infinity in prediction for traces without id and question, and for
+        those that share a question and have no id.
+    """
+    numbers = jitter(traces, seed, role)
+    shared = Counter(trace.key for trace in traces)
+    unknown = [not has_identity(trace) or shared[trace.key] > 1 for trace in traces]
+    numbers[np.array(unknown, bool)] = -1.0 if role == "calibration" else np.inf
     return numbers
 
 

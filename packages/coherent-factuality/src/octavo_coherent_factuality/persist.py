@@ -18,28 +18,24 @@ from octavo_core.files import atomic_write
 
 from octavo_coherent_factuality import annotators, scorers
 from octavo_coherent_factuality.filter import SplitConformalFilter
+from octavo_coherent_factuality.quantile import pac_rank, quantile_rank
 from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = ["data_digest", "load_filter", "save_filter"]
 
+_SCORERS = (
+    scorers.Combined,
+    scorers.DescendantWeighted,
+    scorers.FrequencyScorer,
+    scorers.LogProb,
+    scorers.Ordinal,
+    scorers.Ranked,
+    scorers.ScoreColumn,
+    scorers.SelfConfidence,
+)
+_ANNOTATORS = (annotators.Gold, annotators.Independent, annotators.Partial, annotators.Silver)
 SCHEMA = "octavo-coherent-factuality-filter/1"
-_PARTS: dict[str, type] = {
-    part.__name__: part
-    for part in (
-        annotators.Gold,
-        annotators.Independent,
-        annotators.Partial,
-        annotators.Silver,
-        scorers.Combined,
-        scorers.DescendantWeighted,
-        scorers.FrequencyScorer,
-        scorers.LogProb,
-        scorers.Ordinal,
-        scorers.Ranked,
-        scorers.ScoreColumn,
-        scorers.SelfConfidence,
-    )
-}
+_PARTS: dict[str, type] = {part.__name__: part for part in (*_ANNOTATORS, *_SCORERS)}
 
 
 def data_digest(traces: Sequence[ReasoningTrace]) -> str:
@@ -54,10 +50,8 @@ def data_digest(traces: Sequence[ReasoningTrace]) -> str:
     return hashlib.sha256("\n".join(sorted(trace.content_digest for trace in traces)).encode()).hexdigest()
 
 
-def save_filter(
-    path: str | os.PathLike[str], fitted: SplitConformalFilter, *, traces: Sequence[ReasoningTrace] = ()
-) -> Path:
-    """Save a calibrated filter.
+def save_filter(path: str | os.PathLike[str], fitted: Any, *, traces: Sequence[ReasoningTrace] = ()) -> Path:
+    """Save a calibrated :class:`SplitConformalFilter`.
 
     Args:
         path: The file; its folder must exist.
@@ -69,10 +63,13 @@ def save_filter(
 
     Raises:
         InvalidStateError: If the filter is not calibrated.
+        InvalidTypeError: If it is another kind of filter, or has parts that are not of this package.
     """
+    if not isinstance(fitted, SplitConformalFilter):
+        raise InvalidTypeError(f"a {type(fitted).__name__} cannot be saved; only a SplitConformalFilter can")
     if not hasattr(fitted, "rank_"):
         raise InvalidStateError("the filter is not calibrated; call fit with annotated traces before saving")
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": importlib.metadata.version("octavo-coherent-factuality"),
         "config": {
@@ -90,10 +87,12 @@ def save_filter(
         "threshold": None if math.isinf(fitted.threshold_) else fitted.threshold_,
         # Scores from the largest, null for infinity (never wrong); the last entry stands for "too few" and is implied.
         "scores": [None if math.isinf(score) else score for score in fitted.sorted_scores_[:-1].tolist()],
-        "tie_numbers": fitted.sorted_jitter_[:-1].tolist(),
+        # Null for a trace without id and question, which loses every tie.
+        "tie_numbers": [None if number < 0 else number for number in fitted.sorted_jitter_[:-1].tolist()],
         "calibration_keys": sorted(fitted.calibration_keys_),
         "data_sha256": data_digest(traces) if traces else None,
     }
+    document["sha256"] = _checksum(document)
     return atomic_write(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
@@ -108,9 +107,12 @@ def load_filter(path: str | os.PathLike[str]) -> SplitConformalFilter:
 
     Raises:
         MissingFileError: If there is no such file.
-        InvalidValueError: If it is not a saved filter of a schema this version reads, or was altered.
+        InvalidValueError: If it is not a saved filter of a schema this version reads, or was altered since: its
+            checksum, rank and threshold are worked out anew.
     """
     file = Path(path)
+    if file.is_dir():
+        raise InvalidValueError(f"{str(file)!r} is a folder; give the file of a filter")
     if not file.is_file():
         raise MissingFileError(f"no filter at {str(file)!r}; make one with: octavo coherent-factuality fit")
     try:
@@ -120,29 +122,51 @@ def load_filter(path: str | os.PathLike[str]) -> SplitConformalFilter:
         config = document["config"]
         fitted = SplitConformalFilter(
             _level(config["alpha"]),
-            scorer=_decode(config["scorer"]),
+            scorer=_part(config["scorer"], _SCORERS, "scorer"),
             family=config["family"],
-            annotator=_decode(config["annotator"]),
+            annotator=_part(config["annotator"], _ANNOTATORS, "annotator"),
             ties=config["ties"],
             delta=None if config["delta"] is None else _level(config["delta"]),
-            seed=int(config["seed"]),
+            seed=config["seed"],
         )
         fitted._check_parameters()
         _ = fitted.method
         scores = np.array([math.inf if score is None else float(score) for score in document["scores"]], np.float64)
-        numbers = np.array(document["tie_numbers"], np.float64)
-        fitted.n_, fitted.rank_ = int(document["n"]), int(document["rank"])
-        if len(scores) != fitted.n_ or len(numbers) != fitted.n_ or not 1 <= fitted.rank_ <= fitted.n_ + 1:
+        numbers = np.array([-1.0 if n is None else float(n) for n in document["tie_numbers"]], np.float64)
+        fitted.n_, fitted.rank_ = document["n"], document["rank"]
+        if type(fitted.n_) is not int or len(scores) != fitted.n_ or len(numbers) != fitted.n_:
             raise ValueError("its numbers do not fit each other")
-        if (scores[1:] > scores[:-1]).any():
+        level, delta = fitted.alpha, fitted.delta
+        rank = quantile_rank(fitted.n_, level) if delta is None else pac_rank(fitted.n_, level, delta)
+        if fitted.rank_ != rank:
+            raise ValueError(f"its rank is {fitted.rank_!r}, and {rank} follows from its level")
+        if np.isnan(scores).any() or not ((numbers == -1.0) | (numbers >= 0) & (numbers < 1)).all():
+            raise ValueError("its scores or tie-breaking numbers are out of range")
+        pairs = list(zip(scores.tolist(), numbers.tolist(), strict=True))
+        if pairs != sorted(pairs, reverse=True):
             raise ValueError("its scores are not sorted")
         fitted.scores_ = scores
         fitted.sorted_scores_, fitted.sorted_jitter_ = np.r_[scores, -math.inf], np.r_[numbers, 0.0]
         fitted.threshold_ = float(fitted.sorted_scores_[fitted.rank_ - 1])
+        if (None if math.isinf(fitted.threshold_) else fitted.threshold_) != document["threshold"]:
+            raise ValueError(f"its threshold is {document['threshold']!r}, and its scores say {fitted.threshold_}")
         fitted.calibration_keys_ = frozenset(document["calibration_keys"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if document.pop("sha256", None) != _checksum(document):
+            raise ValueError("its checksum does not fit: it was altered, or torn")
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InvalidValueError(f"{str(file)!r} is not a saved filter: {error}") from error
     return fitted
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _part(value: Any, accepted: tuple[type, ...], role: str) -> Any:
+    part = _decode(value)
+    if part is not None and not isinstance(part, accepted):
+        raise ValueError(f"its {role} is {str(part)[:80]!r}, which is none")
+    return part
 
 
 def _level(text: Any) -> Any:

@@ -17,12 +17,12 @@ from octavo_core.progress import ProgressCallback, no_progress
 from octavo_coherent_factuality.filter import FilteredOutput
 from octavo_coherent_factuality.graph import DeducibilityGraph
 from octavo_coherent_factuality.heuristics import number_votes, split_steps, symbol_graph
-from octavo_coherent_factuality.io import trace_from_json, trace_to_json
+from octavo_coherent_factuality.io import storable, trace_from_json, trace_to_json
 from octavo_coherent_factuality.llm import LLM, Message
 from octavo_coherent_factuality.parsing import parse_claims, parse_matrix, parse_votes
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
-__all__ = ["LLMJudge", "ReasoningPipeline", "merge_claims"]
+__all__ = ["LLMJudge", "ReasoningPipeline", "finished_traces", "merge_claims"]
 
 _CLAIMS_SCHEMA = {
     "type": "object",
@@ -164,27 +164,30 @@ class ReasoningPipeline:
         for entry in entries:
             if not isinstance(entry, Mapping) or not isinstance(entry.get("question"), str):
                 raise InvalidValueError(f"{str(entry)[:80]!r} has no text 'question'")
-        done = _finished(path)
+        done = {(trace.id, trace.question or ""): trace for trace in finished_traces(path)}
         traces = []
-        with path.open("a", encoding="utf-8") as file:
-            for index, entry in enumerate(entries):
-                name = str(entry["id"]) if entry.get("id") is not None else None
-                key = (name, entry["question"])
-                if key not in done:
-                    try:
-                        trace = self.trace(entry["question"], entry.get("answer"), id=name)
-                    except OctavoError as error:
-                        raise InvalidStateError(
-                            f"question {index} ({entry['question'][:60]!r}): {error}; what is finished is in "
-                            f"{str(path)!r}, "
-                            "and the same call goes on from there"
-                        ) from error
-                    file.write(json.dumps(trace_to_json(trace), ensure_ascii=False) + "\n")
+        for index, entry in enumerate(entries):
+            name = storable(str(entry["id"])) if entry.get("id") is not None else None
+            key = (name, storable(entry["question"]))
+            if key not in done:
+                try:
+                    trace = self.trace(key[1], entry.get("answer"), id=name)
+                except OctavoError as error:
+                    rest = (
+                        f"what is finished is in {str(path)!r}, and the same call goes on from there (on the command "
+                        "line with --resume)"
+                        if done
+                        else "nothing is finished yet"
+                    )
+                    raise InvalidStateError(f"question {index} ({key[1][:60]!r}): {error}; {rest}") from error
+                # Not before there is something to write: a call that fails at once leaves no empty file.
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(storable(json.dumps(trace_to_json(trace), ensure_ascii=False)) + "\n")
                     file.flush()
                     os.fsync(file.fileno())
-                    done[key] = trace
-                traces.append(done[key])
-                progress("traces", (index + 1) / len(entries))
+                done[key] = trace
+            traces.append(done[key])
+            progress("traces", (index + 1) / len(entries))
         return traces
 
     def answer(self, question: str) -> str:
@@ -411,9 +414,19 @@ def _answer_prompt(question: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{question}\n\nAnswer step by step, one short step a line."}]
 
 
-def _finished(path: Path) -> dict[tuple[str | None, str], ReasoningTrace]:
-    """Traces of an earlier run; a last line that a kill has torn is cut off the file."""
-    done: dict[tuple[str | None, str], ReasoningTrace] = {}
+def finished_traces(path: Path) -> list[ReasoningTrace]:
+    """Read the traces of an earlier run; a last line that a kill has torn is cut off the file.
+
+    Args:
+        path: The file of the run; it may be missing.
+
+    Returns:
+        The traces.
+
+    Raises:
+        InvalidStateError: If a whole line is not a trace.
+    """
+    done: list[ReasoningTrace] = []
     if not path.exists():
         return done
     content = path.read_bytes()
@@ -428,5 +441,5 @@ def _finished(path: Path) -> dict[tuple[str | None, str], ReasoningTrace]:
             raise InvalidStateError(
                 f"line {number} of {str(path)!r} is not a trace: {error}; give another file"
             ) from error
-        done[trace.id, trace.question or ""] = trace
+        done.append(trace)
     return done

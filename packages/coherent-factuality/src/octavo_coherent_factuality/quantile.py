@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -46,6 +47,8 @@ def exact_alpha(alpha: AlphaLike, name: str = "alpha") -> Fraction:
         alpha = alpha.item()
     if isinstance(alpha, bool) or not isinstance(alpha, float | int | str | Fraction | Decimal):
         raise InvalidTypeError(f"{name}={alpha!r} is not a number; give an error level such as 0.1")
+    if isinstance(alpha, str | Decimal) and _is_extreme(str(alpha)):
+        raise InvalidValueError(f"{name}={str(alpha)[:40]} has too many digits; give an error level such as 0.1")
     try:
         value = Fraction(alpha) if isinstance(alpha, Fraction | Decimal) else Fraction(str(alpha))
     except (ValueError, OverflowError, ZeroDivisionError) as error:
@@ -53,6 +56,12 @@ def exact_alpha(alpha: AlphaLike, name: str = "alpha") -> Fraction:
     if not 0 < value < 1:
         raise InvalidValueError(f"{name}={alpha} is out of range; give an error level strictly between 0 and 1")
     return value
+
+
+def _is_extreme(text: str) -> bool:
+    """Whether the exact fraction of a decimal notation would have thousands of digits."""
+    exponent = re.search(r"[eE][-+]?0*(\d+)", text)
+    return len(text) > 1000 or (exponent is not None and (len(exponent[1]) > 4 or int(exponent[1]) > 1000))
 
 
 def quantile_rank(n: int, alpha: AlphaLike) -> int:
@@ -106,7 +115,7 @@ class CoverageLaw:
 
     Args:
         n: Number of calibration traces.
-        rank: The rank k of the threshold.
+        rank: The rank k of the threshold; 0 keeps everything, which promises nothing.
     """
 
     n: int
@@ -123,7 +132,9 @@ class CoverageLaw:
         Args:
             probability: Probability, in [0, 1].
         """
-        return 1.0 if self.rank > self.n else float(beta.ppf(probability, self.rank, self.n + 1 - self.rank))
+        if not 0 < self.rank <= self.n:
+            return float(self.rank > 0)
+        return float(beta.ppf(probability, self.rank, self.n + 1 - self.rank))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Central interval of the coverage over calibration sets.
@@ -140,7 +151,9 @@ class CoverageLaw:
         Args:
             coverage: The coverage.
         """
-        return 0.0 if self.rank > self.n else float(beta.cdf(coverage, self.rank, self.n + 1 - self.rank))
+        if not 0 < self.rank <= self.n:
+            return float(self.rank == 0 and coverage > 0)
+        return float(beta.cdf(coverage, self.rank, self.n + 1 - self.rank))
 
 
 def coverage_law(n: int, alpha: AlphaLike) -> CoverageLaw:

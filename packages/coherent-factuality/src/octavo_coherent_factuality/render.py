@@ -23,7 +23,12 @@ table{border-collapse:collapse;width:100%}td,th{padding:.35rem .6rem;border-bott
 vertical-align:top}td.n{text-align:right;font-variant-numeric:tabular-nums}
 tr.kept td:first-child{border-left:.35rem solid #2da44e}tr.cut td:first-child{border-left:.35rem solid #cf222e}
 tr.cut{color:#6e7781}pre{white-space:pre-wrap;background:#f6f8fa;padding:1rem;border-radius:.4rem}
-svg{max-width:100%;height:auto}"""
+h1,td,th,pre{overflow-wrap:anywhere}svg{max-width:100%;height:auto}
+@media(max-width:600px){body{margin:1rem auto}table,tbody,tr,td{display:block;width:auto}tr:first-child{display:none}
+tr{padding:.4rem 0;border-bottom:1px solid #d8dee4}td,td.n{border:0;padding:.1rem .6rem;text-align:left}
+td::before{content:attr(data-head);color:#57606a;display:inline-block;min-width:6.5rem;margin-right:.5rem}
+tr.kept{border-left:.35rem solid #2da44e}tr.cut{border-left:.35rem solid #cf222e}
+tr.kept td:first-child,tr.cut td:first-child{border-left:0;font-weight:600}}"""
 
 
 def trace_page(
@@ -45,21 +50,24 @@ def trace_page(
     if fitted is not None:
         risks = claim_risks(fitted.method.scorer, trace)
         entries = fitted.method.output_family(trace).entry_risk
-    rows = []
+    rows, heads = [], []
     for index, claim in enumerate(trace.claims):
         premises = ", ".join(map(str, trace.graph.parents(index))) or "none"
-        numbers = (
-            ""
-            if risks is None or entries is None
-            else f'<td class="n">{risks[index]:.4g}</td><td class="n">{entries[index]:.4g}</td>'
-        )
-        verdict = {True: "true", False: "false", None: ""}[claim.factual]
-        rows.append(
-            f'<tr class="{"kept" if mask[index] else "cut"}"><td class="n">{index}</td>'
-            f"<td>{escape(claim.text or '(no text)')}</td><td>{escape(premises)}</td>{numbers}"
-            f"<td>{'kept' if mask[index] else 'cut'}</td><td>{verdict}</td></tr>"
-        )
-    heads = ["", "claim", "relies on", *(["risk", "entry risk"] if risks is not None else []), "output", "annotation"]
+        cells = [
+            ("n", "claim", str(index)),
+            ("", "text", escape(claim.text or "(no text)")),
+            ("", "relies on", premises),
+        ]
+        if risks is not None and entries is not None:
+            cells += [("n", "risk", f"{risks[index]:.4g}"), ("n", "entry risk", f"{entries[index]:.4g}")]
+        cells += [
+            ("", "output", "kept" if mask[index] else "cut"),
+            ("", "annotation", {True: "true", False: "false", None: "none"}[claim.factual]),
+        ]
+        heads = [head for _, head, _ in cells]
+        # On narrow screens rows become blocks, and the cells carry their own heads.
+        content = "".join(f'<td class="{kind}" data-head="{head}">{cell}</td>' for kind, head, cell in cells)
+        rows.append(f'<tr class="{"kept" if mask[index] else "cut"}">{content}</tr>')
     threshold = f"{output.threshold:.4g}"
     parts = [
         f"<h1>{escape(trace.question or trace.id or 'Reasoning trace')}</h1>",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float64
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError, OctavoError
 from scipy.stats import rankdata
 
 from octavo_coherent_factuality.trace import ReasoningTrace
@@ -23,6 +23,7 @@ __all__ = [
     "ScoreColumn",
     "Scorer",
     "SelfConfidence",
+    "check_scorer",
     "claim_risks",
     "lowest_risk",
 ]
@@ -41,10 +42,20 @@ class FrequencyScorer:
     Args:
         num_samples: Number of alternative answers.
         name: Name of the score in the claims.
+
+    Raises:
+        InvalidValueError: If the number of samples is below 1.
+        InvalidTypeError: If it is not a whole number.
     """
 
     num_samples: int = 5
     name: str = "frequency"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_samples, bool) or not isinstance(self.num_samples, int | np.integer):
+            raise InvalidTypeError(f"num_samples={self.num_samples!r} is not a whole number; give one such as 5")
+        if self.num_samples < 1:
+            raise InvalidValueError(f"num_samples={self.num_samples} is out of range; give 1 or more")
 
     @property
     def lowest(self) -> float:
@@ -118,9 +129,15 @@ class Ranked:
 
     Args:
         base: Scorer that ranks.
+
+    Raises:
+        InvalidTypeError: If the base is no scorer.
     """
 
     base: Scorer = field(default_factory=FrequencyScorer)
+
+    def __post_init__(self) -> None:
+        check_scorer(self.base)
 
     def __call__(self, trace: ReasoningTrace) -> np.ndarray:
         """Return the risk of each claim."""
@@ -137,12 +154,20 @@ class Combined:
 
     Raises:
         InvalidValueError: If there is no scorer, or the weights do not fit.
+        InvalidTypeError: If something else is among the scorers or the weights.
     """
 
     scorers: tuple[Scorer, ...]
     weights: tuple[float | int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.scorers, tuple) or not isinstance(self.weights, tuple | None):
+            raise InvalidTypeError("scorers and weights must be tuples, e.g. Combined((FrequencyScorer(), LogProb()))")
+        for scorer in self.scorers:
+            check_scorer(scorer)
+        for weight in self.weights or ():
+            if isinstance(weight, bool) or not isinstance(weight, int | float | np.number):
+                raise InvalidTypeError(f"weight {weight!r} is not a number")
         weights = (1.0,) * len(self.scorers) if self.weights is None else self.weights
         if not self.scorers or len(weights) != len(self.scorers) or any(not weight >= 0 for weight in weights):
             raise InvalidValueError(
@@ -176,6 +201,7 @@ class DescendantWeighted:
 
     Raises:
         InvalidValueError: If beta or scope is out of range.
+        InvalidTypeError: If the base is no scorer, or beta no number.
 
     Source:
         The paper's descendant weight boosting. ``"descendants"`` takes time and memory O(claims^2).
@@ -186,6 +212,9 @@ class DescendantWeighted:
     scope: Literal["children", "descendants"] = "children"
 
     def __post_init__(self) -> None:
+        check_scorer(self.base)
+        if isinstance(self.beta, bool) or not isinstance(self.beta, int | float | np.number):
+            raise InvalidTypeError(f"beta={self.beta!r} is not a number; give a weight from 0 to 1")
         if not 0 <= self.beta <= 1:
             raise InvalidValueError(f"beta={self.beta} is out of range; give a weight from 0 to 1")
         if self.scope not in ("children", "descendants"):
@@ -218,6 +247,22 @@ class DescendantWeighted:
         return risks
 
 
+def check_scorer(scorer: object) -> None:
+    """Check that something can score claims.
+
+    Args:
+        scorer: The scorer.
+
+    Raises:
+        InvalidTypeError: If it is no function, or an annotator.
+    """
+    if not callable(scorer) or isinstance(scorer, type) or hasattr(scorer, "event"):
+        raise InvalidTypeError(
+            f"scorer={scorer!r} is no scorer; give one such as FrequencyScorer(), or a function from a trace to one "
+            "number per claim"
+        )
+
+
 def claim_risks(scorer: Scorer, trace: ReasoningTrace) -> Float64[np.ndarray, " claims"]:
     """Score a trace and check what comes back.
 
@@ -230,8 +275,14 @@ def claim_risks(scorer: Scorer, trace: ReasoningTrace) -> Float64[np.ndarray, " 
 
     Raises:
         InvalidValueError: If the scorer returns another number of risks, or one that is not finite.
+        InvalidTypeError: If it fails on the trace, or returns no numbers.
     """
-    risks = np.asarray(scorer(trace), np.float64)
+    try:
+        risks = np.asarray(scorer(trace), np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, OctavoError):
+            raise
+        raise InvalidTypeError(f"the scorer failed on {trace.name}: {error}; return one number per claim") from error
     if risks.shape != (trace.num_claims,):
         raise InvalidValueError(
             f"the scorer returned shape {risks.shape} for the {trace.num_claims} claims of {trace.name}; "

@@ -79,6 +79,7 @@ class ReasoningTrace:
     Raises:
         InvalidValueError: If there is no claim, the graph has another size, claim ids repeat, or an annotated subset
             has an index out of range.
+        InvalidTypeError: If something else stands for the claims or the graph.
     """
 
     claims: tuple[Claim, ...]
@@ -90,12 +91,24 @@ class ReasoningTrace:
     subset_annotations: Mapping[frozenset[int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "claims", tuple(self.claims))
         name = self.name
+        if isinstance(self.claims, str | bytes) or not isinstance(self.claims, Iterable):
+            raise InvalidTypeError(f"the claims of {name} are {self.claims!r}; give Claim objects")
+        object.__setattr__(self, "claims", tuple(self.claims))
+        for claim in self.claims:
+            if not isinstance(claim, Claim):
+                raise InvalidTypeError(
+                    f"{name} has {claim!r} among its claims; give Claim objects, e.g. Claim('a text')"
+                )
         if not self.claims:
             raise InvalidValueError(f"{name} has no claims; leave out answers that make none")
         if self.graph is None:
             object.__setattr__(self, "graph", DeducibilityGraph.empty(len(self.claims)))
+        if not isinstance(self.graph, DeducibilityGraph):
+            raise InvalidTypeError(
+                f"the graph of {name} is a {type(self.graph).__name__}; give a DeducibilityGraph, e.g. "
+                "DeducibilityGraph.from_parents([[], [0]])"
+            )
         if self.graph.num_claims != len(self.claims):
             raise InvalidValueError(
                 f"{name} has {len(self.claims)} claims but its graph has {self.graph.num_claims}; they must agree"
@@ -186,13 +199,21 @@ class ReasoningTrace:
         """
         return replace(self, graph=graph)
 
-    def with_factual(self, factual: Iterable[bool | int | None]) -> ReasoningTrace:
+    def with_factual(self, factual: Iterable[Any]) -> ReasoningTrace:
         """Return the trace with other annotations.
 
         Args:
             factual: One truth value, or ``None``, per claim.
+
+        Raises:
+            InvalidValueError: If there are more or fewer than claims.
+            InvalidTypeError: If one is something else, such as a text.
         """
-        values = [None if value is None else bool(value) for value in factual]
+        values = [_verdict(value) for value in factual]
+        if len(values) != self.num_claims:
+            raise InvalidValueError(
+                f"{len(values)} annotations for the {self.num_claims} claims of {self.name}; give one each"
+            )
         claims = tuple(replace(claim, factual=value) for claim, value in zip(self.claims, values, strict=True))
         return replace(self, claims=claims)
 
@@ -202,7 +223,14 @@ class ReasoningTrace:
         Args:
             name: Name of the score.
             values: One number per claim.
+
+        Raises:
+            InvalidValueError: If there are more or fewer than claims.
         """
+        if len(values) != self.num_claims:
+            raise InvalidValueError(
+                f"{len(values)} values for the {self.num_claims} claims of {self.name}; give one each"
+            )
         claims = tuple(
             replace(claim, scores={**claim.scores, name: value})
             for claim, value in zip(self.claims, np.asarray(values, float).tolist(), strict=True)
@@ -214,7 +242,14 @@ class ReasoningTrace:
 
         Args:
             order: The old index of each new claim.
+
+        Raises:
+            InvalidValueError: If an index is missing, repeated or out of range.
         """
+        if sorted(order) != list(range(self.num_claims)):
+            raise InvalidValueError(
+                f"order {list(order)} is no order of the {self.num_claims} claims of {self.name}; give each index once"
+            )
         new = {old: position for position, old in enumerate(order)}
         return replace(
             self,
@@ -228,7 +263,7 @@ class ReasoningTrace:
 
 
 def claims_from_arrays(
-    factual: Sequence[bool | int | None] | np.ndarray | None = None,
+    factual: Sequence[Any] | np.ndarray | None = None,
     texts: Sequence[str] | None = None,
     **scores: Sequence[float | int] | np.ndarray,
 ) -> tuple[Claim, ...]:
@@ -244,6 +279,7 @@ def claims_from_arrays(
 
     Raises:
         InvalidValueError: If the columns differ in length or there is none.
+        InvalidTypeError: If an annotation is something else than a truth value, such as a text.
     """
     columns = {name: np.asarray(values, float).tolist() for name, values in scores.items()}
     named = {**columns, "factual": factual, "texts": texts}
@@ -255,10 +291,19 @@ def claims_from_arrays(
         Claim(
             texts[row] if texts is not None else None,
             {name: column[row] for name, column in columns.items()},
-            None if factual is None or factual[row] is None else bool(factual[row]),
+            None if factual is None else _verdict(factual[row]),
         )
         for row in range(size)
     )
+
+
+def _verdict(value: Any) -> bool | None:
+    """Read a truth value; zeros and ones of an array are some too, a text is none."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes) or value not in (0, 1):
+        raise InvalidTypeError(f"annotation {value!r} is not a truth value; give True, False or None")
+    return bool(value)
 
 
 def _digest(value: object) -> str:
