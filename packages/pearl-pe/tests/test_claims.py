@@ -7,7 +7,13 @@ import pytest
 import torch
 from octavo_core.bench import fit_power_law
 from octavo_pearl_pe import bench, demo
+from octavo_pearl_pe.baselines import NoPE
+from octavo_pearl_pe.datasets import cycle_count
+from octavo_pearl_pe.encoder import PEARL
+from octavo_pearl_pe.experiment import FILTER_RECIPE
+from octavo_pearl_pe.models import PEARLGIN
 from octavo_pearl_pe.scaling import monte_carlo_errors, scaling_encoder
+from octavo_pearl_pe.training import TrainingConfig, collate, train
 
 SAMPLES = (8, 32, 128, 512)
 
@@ -36,6 +42,25 @@ def test_encodings_solve_circular_skip_links(name: str, target: float) -> None:
 
 @pytest.mark.claim
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "floors", "ceiling"),
+    [(None, (-0.1,) * 3, 0.05), ("basis", (0.95, 0.95, 0.85), 1.0), ("random", (0.80, 0.0, 0.0), 1.0)],
+)
+def test_cycles_of_regular_graphs_are_counted(variant: str | None, floors: tuple[float, ...], ceiling: float) -> None:
+    graphs = cycle_count(400, lengths=(3, 4, 5))
+    torch.manual_seed(0)
+    encoder = NoPE(16) if variant is None else PEARL(16, variant=variant, eval_samples=256, **FILTER_RECIPE)
+    model = PEARLGIN(encoder, 3, hidden=48, layers=2, readout="node")
+    train(model, graphs[:300], TrainingConfig(epochs=40, batch_size=20, lr=5e-3, loss="mse"))
+    batch = collate(graphs[300:])
+    with torch.no_grad():
+        residual = model.eval()(batch) - batch.y
+    scores = 1.0 - (residual**2).sum(0) / ((batch.y - batch.y.mean(0)) ** 2).sum(0)
+    assert all(floor <= score <= ceiling for floor, score in zip(floors, scores.tolist(), strict=True)), scores
+
+
+@pytest.mark.claim
+@pytest.mark.slow
 def test_reports_have_their_rows() -> None:
     report = demo.run(quick=True)
     ids = {row.id for row in report.rows}
@@ -51,7 +76,6 @@ def test_reports_have_their_rows() -> None:
 @pytest.mark.claim
 @pytest.mark.filterwarnings("ignore:pooling='sum'")
 def test_mean_pooling_lets_the_number_of_samples_change_and_sum_pooling_does_not() -> None:
-    from octavo_pearl_pe.encoder import PEARL
     from torch_geometric.data import Data
 
     graph = Data(edge_index=scaling_graph(), num_nodes=60)

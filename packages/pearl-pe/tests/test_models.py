@@ -39,6 +39,18 @@ def test_any_encoding_fits(encoder: torch.nn.Module) -> None:
     assert PEARLGIN(encoder, 2, hidden=8, layers=1, readout="node")(GRAPHS[0]).shape == (11, 2)
 
 
+def test_the_scale_of_the_encoding_does_not_matter_and_one_node_has_no_statistics() -> None:
+    data = GRAPHS[0].clone()
+    scores = []
+    for scale in (1.0, 1000.0):
+        data.pe = scale * torch.randn(11, 6, generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        scores.append(PEARLGIN(NoPE(6), 2, hidden=8, layers=1, inject="add").train()(data))
+    assert torch.allclose(scores[0], scores[1], rtol=1e-3, atol=1e-4)
+    single = Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=1)
+    assert PEARLGIN(pearl(variant="basis"), 2, hidden=8, layers=1).train()(single).isfinite().all()
+
+
 def test_types_features_and_given_encodings() -> None:
     data = GRAPHS[0].clone()
     data.x, data.edge_attr = torch.arange(11) % 3, torch.ones(44, dtype=torch.long)
@@ -127,7 +139,9 @@ def test_heterogeneous_batches_equal_their_graphs_one_by_one() -> None:
 
 def test_heterogeneous_injection_trains_every_part() -> None:
     data = database()
-    module = HeteroPEARL(pearl(chunk=3).train(), {"user": 4, "review": 4}, layers=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = HeteroPEARL(pearl(chunk=3).train(), {"user": 4, "review": 4}, layers=2)
     first, second = module(data), module(data)
     assert not torch.equal(first["user"], second["user"])
     features = module.inject(data.x_dict, first)

@@ -110,7 +110,8 @@ def run_chunks(
         if control is not None:
             control.add(result[4:], q.shape[1])
         part = Moments(*result[:4])
-        moments = merge_moments(moments, part if nodes is None else part.spread_to(nodes, graph.num_nodes))
+        part = part if nodes is None else part.spread_to(nodes, graph.num_nodes)
+        moments = merge_moments(moments, part, reuse=not torch.is_grad_enabled())
     if keep:
         padded = any(mask is not None for mask in masks)
         filled = [

@@ -20,6 +20,7 @@ from torch_geometric.nn import global_mean_pool
 from octavo_pearl_pe.baselines import RWSE, LapPE, NoPE
 from octavo_pearl_pe.datasets import csl, csl_folds, family_graph
 from octavo_pearl_pe.encoder import PEARL
+from octavo_pearl_pe.experiment import FILTER_RECIPE
 from octavo_pearl_pe.expressivity import expressivity, make_encoding
 from octavo_pearl_pe.models import PEARLGIN
 from octavo_pearl_pe.molecules import moses_plogp, nci_plogp
@@ -159,14 +160,13 @@ def molecule_error(
     """
     order = np.random.default_rng(seed).permutation(len(graphs))
     first, second = int(0.8 * len(graphs)), int(0.9 * len(graphs))
-    pearl = {"filter_taps": 4, "layers": 2, "hidden": 16, "num_samples": 32, "eval_samples": 128, "seed": seed}
-    pearl |= options or {}
+    pearl = FILTER_RECIPE | {"num_samples": 32, "eval_samples": 128, "seed": seed} | (options or {})
     makers: dict[str, Callable[[], nn.Module]] = {
         "nope": NoPE,
         "rwse": lambda: RWSE(16),
         "lappe": lambda: LapPE(8, seed=seed),
         "r": lambda: PEARL(16, **pearl),
-        "b": lambda: PEARL(16, variant="basis", pooling="mean", **pearl),
+        "b": lambda: PEARL(16, variant="basis", **pearl),
     }
     with torch.random.fork_rng():
         torch.manual_seed(seed)

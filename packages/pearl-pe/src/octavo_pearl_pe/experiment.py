@@ -26,7 +26,13 @@ from octavo_pearl_pe.inject import INJECTIONS
 from octavo_pearl_pe.models import PEARLGIN, PEARLGPS
 from octavo_pearl_pe.training import TrainingConfig, evaluate, train
 
-__all__ = ["Options", "load_data", "make_encoder", "run"]
+__all__ = ["FILTER_RECIPE", "Options", "load_data", "make_encoder", "run"]
+
+FILTER_RECIPE: dict[str, Any] = {
+    "gnn": "filter", "layers": 2, "filter_taps": 4, "hidden": 16, "gso": "sym_adj", "norm": None
+}  # fmt: skip
+"""Options of PEARL that train well on small graphs: two layers of filters, without a norm before the pooling. A layer
+norm there removes what tells the nodes of regular graphs apart; batch norm after it (``pe_norm``) sets the scale."""
 
 _METRICS = {"mae": "mean absolute error", "mse": "R^2", "cross_entropy": "accuracy"}
 
@@ -186,9 +192,9 @@ def make_encoder(name: str, dim: int, samples: int, seed: int = 0) -> nn.Module:
         InvalidValueError: If the name is unknown.
     """
     makers: dict[str, Callable[[], nn.Module]] = {
-        "r-pearl": lambda: PEARL(dim, num_samples=samples, seed=seed),
-        "b-pearl": lambda: PEARL(dim, variant="basis", pooling="mean"),
-        "auto": lambda: PEARL(dim, variant="auto", num_samples=samples, seed=seed),
+        "r-pearl": lambda: PEARL(dim, num_samples=samples, seed=seed, **FILTER_RECIPE),
+        "b-pearl": lambda: PEARL(dim, variant="basis", **FILTER_RECIPE),
+        "auto": lambda: PEARL(dim, variant="auto", num_samples=samples, seed=seed, **FILTER_RECIPE),
         "lappe": lambda: LapPE(dim, seed=seed),
         "rwse": lambda: RWSE(dim),
         "signnet": lambda: SignNet(dim),

@@ -190,18 +190,18 @@ class FilterLayer(nn.Module):
             signal = signal.to(taps.dtype)
             num_taps, inputs, outputs = taps.shape
             nodes, samples = signal.shape[:2]
-            flat = signal.reshape(nodes * samples, inputs)
             if torch.is_grad_enabled():
                 buffers = None
             elif buffers is None:
                 buffers = Buffers()
+            if self.basis == "monomial" and inputs == 1 and buffers is not None:
+                return self._scalar(signal[..., 0], taps[:, 0], operator, buffers).view(nodes, samples, outputs)
+            flat = signal.reshape(nodes * samples, inputs)
             if self.basis == "monomial" and outputs <= inputs:
                 result = self._horner(flat, taps, operator, nodes, buffers)
             elif inputs == 1:
                 terms = torch.stack(list(filter_terms(operator, signal[..., 0], num_taps, self.basis)))
-                terms = terms.view(num_taps, nodes * samples).T
-                out = None if buffers is None else buffers.take(self, 0, (nodes * samples, outputs), terms)
-                result = torch.mm(terms, taps[:, 0], out=out)
+                return self._mixed(terms.view(num_taps, -1).T, taps[:, 0]).view(nodes, samples, outputs)
             else:
                 result = flat.new_zeros(nodes * samples, outputs)
                 for tap, term in enumerate(filter_terms(operator, signal, num_taps, self.basis)):
@@ -209,6 +209,22 @@ class FilterLayer(nn.Module):
             if self.bias is not None:
                 result = result + self.bias if buffers is None else result.add_(self.bias)
         return result.view(nodes, samples, outputs)
+
+    def _scalar(self, signal: Tensor, taps: Tensor, operator: SparseOperator, buffers: Buffers) -> Tensor:
+        """One input channel, without gradients: powers and result in buffers, the bias within the product."""
+        nodes, samples = signal.shape
+        terms = buffers.take(self, 1, (len(taps) * nodes, samples), taps).view(len(taps), nodes, samples)
+        terms[0].copy_(signal)
+        for tap in range(1, len(taps)):
+            apply_operator_out(operator, terms[tap - 1], terms[tap])
+        out = buffers.take(self, 0, (nodes * samples, taps.shape[1]), taps)
+        return self._mixed(terms.view(len(taps), -1).T, taps, out)
+
+    def _mixed(self, terms: Tensor, taps: Tensor, out: Tensor | None = None) -> Tensor:
+        """The terms of one channel times the taps, plus the bias: one product, alike with and without gradients."""
+        if self.bias is None:
+            return torch.mm(terms, taps, out=out)
+        return torch.addmm(self.bias, terms, taps, out=out)
 
     def _horner(
         self, flat: Tensor, taps: Tensor, operator: SparseOperator, nodes: int, buffers: Buffers | None

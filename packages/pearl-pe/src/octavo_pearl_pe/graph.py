@@ -89,11 +89,7 @@ class GraphStructure:
         if self.kind == "sym_adj":
             return SparseOperator.from_sorted(rows, columns, weights, count, symmetric=True)
         diagonal = degree if self.kind == "lap" else torch.ones_like(degree)
-        nodes = torch.arange(count, device=rows.device)
-        rows, columns = torch.cat([rows, nodes]), torch.cat([columns, nodes])
-        order = torch.argsort(rows * count + columns)
-        values = torch.cat([-weights, diagonal])[order]
-        return SparseOperator.from_sorted(rows[order], columns[order], values, count, symmetric=True)
+        return _difference(diagonal, rows, columns, weights)
 
 
 def gso(
@@ -295,9 +291,27 @@ def _merged(rows: Tensor, columns: Tensor, weights: Tensor, count: int, reduce: 
 
 
 def _is_symmetric(rows: Tensor, columns: Tensor, weights: Tensor, count: int) -> bool:
-    order = torch.argsort(columns, stable=True)
-    return (
-        torch.equal(columns[order], rows)
-        and torch.equal(rows[order], columns)
-        and torch.allclose(weights[order], weights, rtol=1e-5, atol=0.0)
+    reverse, order = (columns * count + rows).sort()
+    if not torch.equal(reverse, rows * count + columns):
+        return False
+    mirrored = weights[order]
+    return torch.equal(mirrored, weights) or torch.allclose(mirrored, weights, rtol=1e-5, atol=0.0)
+
+
+def _difference(diagonal: Tensor, rows: Tensor, columns: Tensor, weights: Tensor) -> SparseOperator:
+    """A diagonal minus sorted entries beside it; the places are counted, since sorting costs as much as a product."""
+    count, entries = len(diagonal), len(rows)
+    nodes = torch.arange(count, device=rows.device)
+    # Before an entry come the diagonal entries of the rows above, and its own row's if that is further left.
+    beside = torch.arange(entries, device=rows.device) + rows + (columns > rows)
+    before = torch.bincount(rows, minlength=count).cumsum(0) - torch.bincount(rows[columns > rows], minlength=count)
+    on = before + nodes
+    places = torch.cat([beside, on])
+
+    def placed(first: Tensor, second: Tensor) -> Tensor:
+        both = torch.cat([first, second])
+        return torch.empty_like(both).index_copy_(0, places, both)
+
+    return SparseOperator.from_sorted(
+        placed(rows, nodes), placed(columns, nodes), placed(-weights, diagonal), count, symmetric=True
     )

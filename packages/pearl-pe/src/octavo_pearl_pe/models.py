@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
 from octavo_core.errors import InvalidValueError
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GINEConv, GPSConv, global_add_pool, global_mean_pool
+from torch_geometric.nn import BatchNorm, GINEConv, GPSConv, global_add_pool, global_mean_pool
 
 from octavo_pearl_pe.inject import PEInjector
 
@@ -28,6 +30,7 @@ class _GraphModel(nn.Module):
         edge_types: int,
         inject: str,
         readout: str,
+        pe_norm: bool,
     ) -> None:
         super().__init__()
         if readout not in {"sum", "mean", "node"}:
@@ -38,6 +41,9 @@ class _GraphModel(nn.Module):
         self.node_types, self.node_features = node_types, node_features
         self.embed = nn.Linear(node_features, hidden) if node_features else nn.Embedding(max(1, node_types), hidden)
         self.embed_edges = nn.Embedding(max(1, edge_types), hidden)
+        # What tells nodes apart is a small part of a sum over samples; one graph of one node has no statistics.
+        channels: Any = encoder.out_channels
+        self.pe_norm = BatchNorm(channels, allow_single_element=True) if pe_norm else nn.Identity()
         self.injector = PEInjector(encoder.out_channels, hidden, inject, layers)  # ty: ignore[invalid-argument-type]
         self.head = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, out_channels))
         self.layers = nn.ModuleList(self._layer(hidden) for _ in range(layers))
@@ -67,11 +73,14 @@ class _GraphModel(nn.Module):
         batch = data.get("batch")
         batch = edge_index.new_zeros(count) if batch is None else batch
         pe = data["pe"] if data.get("pe") is not None else self.encoder(data)
-        x = self.injector.start(self._embedded(data, count), pe)
+        x = self._embedded(data, count)
+        distances = self.injector.edges(edge_index, pe)
+        pe = self.pe_norm(pe)
+        x = self.injector.start(x, pe)
         edges = data.get("edge_attr")
         edges = edge_index.new_zeros(edge_index.shape[1]) if edges is None else edges
         edges = self.embed_edges(edges.view(-1).long().clamp(0, self.embed_edges.num_embeddings - 1))
-        if (distances := self.injector.edges(edge_index, pe)) is not None:
+        if distances is not None:
             edges = edges + distances
         for index in range(len(self.layers)):
             x = self._apply_layer(index, self.injector.layer(index, x, pe), edge_index, edges, batch)
@@ -107,6 +116,7 @@ class PEARLGIN(_GraphModel):
         edge_types: Number of edge types; 0 for none.
         inject: See ``PEInjector``.
         readout: ``"sum"``, ``"mean"`` or ``"node"``.
+        pe_norm: Batch norm of the encoding, whose scale else depends on the pooling and on the size of the graphs.
     """
 
     def __init__(
@@ -121,10 +131,11 @@ class PEARLGIN(_GraphModel):
         edge_types: int = 0,
         inject: str = "per_layer",
         readout: str = "sum",
+        pe_norm: bool = True,
     ) -> None:
         super().__init__(
             encoder, out_channels, hidden=hidden, layers=layers, node_types=node_types, node_features=node_features,
-            edge_types=edge_types, inject=inject, readout=readout,
+            edge_types=edge_types, inject=inject, readout=readout, pe_norm=pe_norm,
         )  # fmt: skip
 
     def _layer(self, hidden: int) -> nn.Module:
@@ -150,6 +161,7 @@ class PEARLGPS(_GraphModel):
         edge_types: Number of edge types; 0 for none.
         inject: See ``PEInjector``.
         readout: ``"sum"``, ``"mean"`` or ``"node"``.
+        pe_norm: Batch norm of the encoding, whose scale else depends on the pooling and on the size of the graphs.
     """
 
     def __init__(
@@ -166,11 +178,12 @@ class PEARLGPS(_GraphModel):
         edge_types: int = 0,
         inject: str = "add",
         readout: str = "sum",
+        pe_norm: bool = True,
     ) -> None:
         self._heads, self._dropout = heads, dropout
         super().__init__(
             encoder, out_channels, hidden=hidden, layers=layers, node_types=node_types, node_features=node_features,
-            edge_types=edge_types, inject=inject, readout=readout,
+            edge_types=edge_types, inject=inject, readout=readout, pe_norm=pe_norm,
         )  # fmt: skip
 
     def _layer(self, hidden: int) -> nn.Module:

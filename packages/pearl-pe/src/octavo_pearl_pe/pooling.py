@@ -97,12 +97,13 @@ def chunk_moments(
     return Moments(count, total, squares, largest)
 
 
-def merge_moments(first: Moments | None, second: Moments) -> Moments:
+def merge_moments(first: Moments | None, second: Moments, *, reuse: bool = False) -> Moments:
     """Combine the moments of two disjoint sets of samples, without the cancellation of E[x^2] - E[x]^2.
 
     Args:
         first: Moments, or None for an empty set.
         second: Moments of as many nodes.
+        reuse: Write the total into the memory of ``first``, which must not be used afterwards; without gradients only.
 
     Returns:
         Moments of both.
@@ -116,7 +117,8 @@ def merge_moments(first: Moments | None, second: Moments) -> Moments:
         squares = first.squares + second.squares + share * (second.mean - first.mean) ** 2
     if first.largest is not None and second.largest is not None:
         largest = torch.maximum(first.largest, second.largest)
-    return Moments(count, first.total + second.total, squares, largest)
+    total = first.total.add_(second.total) if reuse else first.total + second.total
+    return Moments(count, total, squares, largest)
 
 
 def pool_moments(moments: Moments, pooling: str) -> Float[Tensor, "nodes pooled"]:

@@ -166,8 +166,11 @@ class _Product(torch.autograd.Function):
 
 
 def _csr(rows: Tensor, columns: Tensor, values: Tensor, num_nodes: int) -> Tensor:
-    pointers = torch.zeros(num_nodes + 1, dtype=torch.long, device=rows.device)
+    # The CPU product takes 32-bit indices, and would convert wider ones at every call.
+    index = torch.int32 if max(num_nodes, len(columns)) < 2**31 else torch.long
+    pointers = torch.zeros(num_nodes + 1, dtype=index, device=rows.device)
     pointers[1:] = torch.bincount(rows, minlength=num_nodes).cumsum(0)
+    columns = columns.to(index)
     with warnings.catch_warnings():
         # torch announces once a process that the layout is in beta.
         warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")

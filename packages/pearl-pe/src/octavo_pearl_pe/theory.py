@@ -276,7 +276,9 @@ def _operator(shift: Tensor) -> SparseOperator:
     columns, values = shift.col_indices(), shift.values().double()
     operator = SparseOperator.from_sorted(rows, columns, values, shift.shape[0], symmetric=False)
     mirrored = operator.transpose
-    same = torch.equal(mirrored.col_indices(), columns) and torch.allclose(mirrored.values(), values)
+    same = torch.equal(mirrored.col_indices(), operator.matrix.col_indices()) and torch.allclose(
+        mirrored.values(), values
+    )
     if not same:
         raise InvalidValueError("the shift operator is not symmetric, but the closed form needs it; use kind='sym_adj'")
     return SparseOperator.from_sorted(rows, columns, values, shift.shape[0], symmetric=True)
