@@ -56,6 +56,8 @@ def test_until_repeats_on_zero() -> None:
         ("macro m { m } m", "nested deeper than 32"),
         ("repeat 9999 { right A 9999 }", "more than 500,000 instructions"),
         ("x: A! x #", "a jump to itself would never end"),
+        ("A1\nA!+" + "9" * 5_000, "line 2: jump offset .* of 5,000 digits is beyond"),
+        ("A1\nrepeat " + "9" * 5_000 + " { A1 }", "line 2: '9{40}' is not a number from 1 to 10,000"),
         ("A!", "a label is missing after 'A!'"),
         ("", "the program is empty"),
         ("A1", "falls off its end"),

@@ -59,6 +59,48 @@ def test_a_saved_run_goes_on(tmp_path: Path) -> None:
     assert "another program or input" in refused("run", "parity", "11", "--resume", saved)
 
 
+def test_a_run_is_saved_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo_prompt_turing import library_program
+    from octavo_prompt_turing.engines.exact import ExactReader
+
+    read, stop = ExactReader.push, len(library_program("parity").to_prompt("0101")) + 20
+
+    def push(self: ExactReader, token: int) -> None:
+        read(self, token)
+        if len(self.ids) == stop:
+            raise KeyboardInterrupt
+
+    saved = tmp_path / "run.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactReader, "push", push)
+        result = CliRunner().invoke(app, ["run", "parity", "0101", "--save", str(saved)])
+    assert result.exit_code != 0
+    document = json.loads(saved.read_text())
+    assert document["status"] == "interrupted"
+    assert document["tokens"]
+    again = run("run", "parity", "0101", "--resume", str(saved), "--tokens", "--quiet")
+    assert again.stdout == run("run", "parity", "0101", "--tokens", "--quiet").stdout
+
+
+def test_a_damaged_saved_run_is_refused(tmp_path: Path) -> None:
+    saved = tmp_path / "run.json"
+    run("run", "not", "01", "--max-tokens", "9", "--save", str(saved), code=1)
+    document = json.loads(saved.read_text())
+    saved.write_text(json.dumps(document | {"tokens": ":1"}))
+    assert "the file was changed" in refused("run", "not", "01", "--resume", str(saved))
+
+
+def test_what_cannot_be_written_or_read_is_told_before_the_run(tmp_path: Path) -> None:
+    assert "is a folder" in refused("run", ENDLESS, "--save", str(tmp_path))
+    assert "is a folder" in refused("trace", "not", "--out", str(tmp_path))
+    assert "is a folder" in refused("dataset", str(tmp_path))
+    assert "longer than 255 bytes" in refused("run", ENDLESS, "--save", str(tmp_path / ("x" * 300)))
+    (tmp_path / "inputs.txt").write_text("01\n0\n1x\n")
+    for command in ("run", "verify"):
+        message = refused(command, "not", "--input-file", str(tmp_path / "inputs.txt"))
+        assert re.search("line 3 of .*inputs.txt.*'x' at index 1", message)
+
+
 def test_a_turing_machine_file(tmp_path: Path) -> None:
     path = tmp_path / "palindrome.json"
     path.write_text(palindrome_machine().to_json())
@@ -116,6 +158,10 @@ def test_model_and_programs_are_listed() -> None:
         (("run", "not", "012"), "'2' at index 2"),
         (("run", "not", "1", "--engine", "fast"), "unknown engine 'fast'"),
         (("run", "none.ptm"), "no file 'none.ptm'"),
+        (("run", "x" * 300 + ".py"), "cannot be read"),
+        (("run", "not", "--input-file", "x" * 300), "cannot be read"),
+        (("run", "not", "--resume", "x" * 300), "cannot be read"),
+        (("run", "A1 A!+" + "9" * 5_000 + " #"), "5,000 digits"),
         (("run", "A!4 #"), "an offset needs its sign|a jump offset needs its sign"),
         (("run", "not", "1", "--output", "x"), "--output 'x'"),
         (("run", "not", "1", "--input-file", "x"), "not both"),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_prompt_turing import CoTResult, EngineConfig, PrecisionError, Program, library_program, run_prompt
 
 ENDLESS = Program.parse("A1 A0 A!-2 #")
@@ -58,6 +58,44 @@ def test_a_whole_prompt_is_taken_too() -> None:
     assert run_prompt(prompt).output == "10"
 
 
+@pytest.mark.parametrize("engine", ["exact", "deficit64", "reference"])
+def test_a_changed_chain_of_thought_is_refused(engine: str) -> None:
+    program = library_program("not")
+    tokens = [*run_prompt(program, "10").tokens[:12]]
+    tokens[7] = "A1" if tokens[7] != "A1" else "A0"
+    with pytest.raises(InvalidValueError, match="token 7 of the chain of thought .* the model prints .* was changed"):
+        run_prompt(program, "10", engine=engine, generated=tokens)
+
+
+def test_an_interrupted_run_is_kept(tmp_path: Path) -> None:
+    program, kept = library_program("increment-lsb"), []
+
+    def interrupt(label: str, share: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_prompt(ENDLESS, max_new_tokens=10_000, progress=interrupt, keep=kept.append)
+    assert [(part.status, len(part.tokens)) for part in kept] == [("interrupted", 4_096)]
+    assert CoTResult.load(kept[0].save(tmp_path / "run.json")).tokens == kept[0].tokens
+    assert run_prompt(program, "1", keep=kept.append).ok
+    assert len(kept) == 1
+
+
+def test_a_long_run_is_kept_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo_prompt_turing.decoding._KEEP_SECONDS", -1.0)
+    kept: list[CoTResult] = []
+    whole = run_prompt(ENDLESS, max_new_tokens=200, keep=kept.append)
+    assert [len(part.tokens) for part in kept] == [64, 128, 192]
+    assert run_prompt(ENDLESS, max_new_tokens=200, generated=kept[1].tokens).tokens == whole.tokens
+
+
+def test_a_whole_prompt_takes_no_bits_and_no_text() -> None:
+    with pytest.raises(InvalidValueError, match="bits='1' is given beside a whole prompt"):
+        run_prompt(library_program("not").to_prompt("0"), "1")
+    with pytest.raises(InvalidTypeError, match=r"tokenize\(text\) for a whole prompt"):
+        run_prompt("^A1#$")
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="max_new_tokens=-1"):
         run_prompt(ENDLESS, max_new_tokens=-1)
@@ -77,6 +115,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(json.dumps(good | change))
         with pytest.raises(InvalidValueError, match="not a saved chain of thought"):
             CoTResult.load(tmp_path / "bad.json")
-    (tmp_path / "bad.json").write_text("[1]")
-    with pytest.raises(InvalidValueError, match="not a saved chain of thought"):
-        CoTResult.load(tmp_path / "bad.json")
+    for text in ("[1]", "[" * 100_000, "\xff"):
+        (tmp_path / "bad.json").write_text(text, encoding="latin-1")
+        with pytest.raises(InvalidValueError, match="not a saved chain of thought"):
+            CoTResult.load(tmp_path / "bad.json")

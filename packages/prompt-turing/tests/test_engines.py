@@ -70,30 +70,25 @@ def test_copies_are_independent() -> None:
         assert shorter.logits() == other.logits()
 
 
-def test_exact_engine_sees_changed_feed_forward_weights() -> None:
+@pytest.mark.parametrize("name", [name for name, _ in PromptTuringModel().named_parameters()])
+def test_exact_engine_refuses_other_weights(name: str) -> None:
     model = PromptTuringModel()
     config = EngineConfig("exact")
-    ids = token_ids(["^", "A1", "#", "$"])
-
-    def next_logits() -> list[float]:
-        reader = model.new_reader(config)
-        for token in ids:
-            reader.push(token)
-        return reader.logits()
-
-    before = next_logits()
-    model.unembedding.data *= 2
-    assert next_logits() == [2 * value for value in before]
+    model.new_reader(config)
+    tensor = model.get_parameter(name)
+    if not tensor.numel():
+        return
+    tensor.data.view(-1)[-1] += 1
+    with pytest.raises(InvalidValueError, match="not those of the construction, the only ones"):
+        model.new_reader(config)
+    tensor.data.view(-1)[-1] -= 1
+    model.new_reader(config)
 
 
-def test_exact_engine_refuses_other_attention_weights() -> None:
+def test_exact_engine_names_the_weights_it_refuses() -> None:
     model = PromptTuringModel()
-    model.blocks[2].key.data[0, 0] *= 2
-    with pytest.raises(InvalidValueError, match="key weights of block 3 are not those of the construction"):
-        model.new_reader(EngineConfig("exact"))
-    model = PromptTuringModel()
-    model.embedding.data *= 1.5
-    with pytest.raises(InvalidValueError, match="not an integer"):
+    model.blocks[1].projection.data.zero_()
+    with pytest.raises(InvalidValueError, match="the projection weights of block 2 are not those"):
         model.new_reader(EngineConfig("exact"))
 
 

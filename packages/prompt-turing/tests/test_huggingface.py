@@ -39,13 +39,34 @@ def test_generate_in_a_padded_batch(traces: list[dict], tokenizer: PromptTuringT
         assert generated(tokenizer, row, batch["input_ids"].shape[1]) == run["cot"]
 
 
-def test_generate_without_cache_and_with_beams(traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
+def test_generate_without_cache(traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
     run = traces[9]
     model = PromptTuringForCausalLM(PromptTuringConfig())
     batch = tokenizer(run["prompt_program"] + run["prompt_input"], return_tensors="pt")
-    for options in ({"use_cache": False}, {"num_beams": 2}):
-        output = model.generate(**batch, max_new_tokens=30, **options)
-        assert generated(tokenizer, output[0], run["n_prompt"]) == run["cot"]
+    output = model.generate(**batch, max_new_tokens=30, use_cache=False)
+    assert generated(tokenizer, output[0], run["n_prompt"]) == run["cot"]
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"do_sample": True}, {"do_sample": True, "use_cache": False}])
+def test_only_greedy_decoding_is_taken(tokenizer: PromptTuringTokenizer, options: dict) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    with pytest.raises(InvalidValueError, match="are not greedy decoding"):
+        model.generate(**tokenizer("^A1#$", return_tensors="pt"), max_new_tokens=5, **options)
+
+
+def test_every_way_to_encode_names_what_is_no_token(tokenizer: PromptTuringTokenizer) -> None:
+    for encode in (
+        lambda: tokenizer("^x"),
+        lambda: tokenizer("^", "x"),
+        lambda: tokenizer(["^", "x"], is_split_into_words=True),
+        lambda: tokenizer([("^", "x")]),
+        lambda: tokenizer.encode("x"),
+        lambda: tokenizer.tokenize("^A1x"),
+    ):
+        with pytest.raises(InvalidValueError, match="not made of whole tokens"):
+            encode()
+    assert tokenizer.tokenize("^A1") == ["^", "A1"]
+    assert tokenizer.encode("^A1") == tokenizer(["^", "A1"], is_split_into_words=True)["input_ids"]
 
 
 def test_generation_goes_on_from_a_cache(traces: list[dict], tokenizer: PromptTuringTokenizer) -> None:
@@ -68,7 +89,9 @@ def test_saved_models_are_the_same(tmp_path: Path, traces: list[dict], tokenizer
     assert isinstance(loaded, PromptTuringForCausalLM)
     assert loaded.config.engine == "exact"
     assert loaded.model.state_hash() == model.model.state_hash()
-    again = PromptTuringTokenizer.from_pretrained(tmp_path)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert isinstance(again, PromptTuringTokenizer)
+    assert again.padding_side == "left"
     run = traces[1]
     batch = again(run["prompt_program"] + run["prompt_input"], return_tensors="pt")
     assert generated(again, loaded.generate(**batch, max_new_tokens=100)[0], run["n_prompt"]) == run["cot"]

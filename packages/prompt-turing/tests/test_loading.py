@@ -29,6 +29,8 @@ def test_what_cannot_be_found_is_told(tmp_path: Path) -> None:
         load_program("x.ptm")
     with pytest.raises(InvalidValueError, match="no program 'partiy' in the library"):
         load_program("partiy")
+    with pytest.raises(MissingFileError, match="cannot be read: File name too long"):
+        load_program("x" * 300 + ".ptm")
     (tmp_path / "x.ptm").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidValueError, match="not UTF-8"):
         load_program(str(tmp_path / "x.ptm"))
@@ -36,3 +38,12 @@ def test_what_cannot_be_found_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="0 functions"):
         load_program(str(tmp_path / "evil.py"))
     assert not (tmp_path / "done").exists()
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "flip.ptm").write_text("A1 #", encoding="utf-8-sig")
+    (tmp_path / "one.py").write_text("def one():\n    return 1\n", encoding="utf-8-sig")
+    (tmp_path / "palindrome.json").write_text(palindrome_machine().to_json(), encoding="utf-8-sig")
+    assert str(load_program(str(tmp_path / "flip.ptm")).program) == "A1 #"
+    assert run_prompt(load_program(str(tmp_path / "one.py")).program).output == "1"
+    assert load_program(str(tmp_path / "palindrome.json"), missing="reject").compiled is not None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from octavo_prompt_turing import EngineConfig, Machine, PrecisionError, Program, PromptTuringModel, library_program
 from octavo_prompt_turing.cache import HardmaxCache
 from octavo_prompt_turing.tokens import TOKEN_IDS, token_ids
@@ -91,6 +91,18 @@ def test_cache_can_be_cropped_and_reordered(model: PromptTuringModel, engine: st
     cache.select(torch.tensor([0, 0]))
     again = model(ids[:, 100:].expand(2, -1), cache=cache, config=config).logits
     assert torch.equal(again, full[:, 100:].expand(2, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("exact", "reference"), ("deficit64", "exact"), ("deficit64", "float64")]
+)
+def test_a_cache_is_of_one_engine(model: PromptTuringModel, first: str, second: str) -> None:
+    ids = torch.tensor([sequence("not", "1")[:20]])
+    cache = model(ids[:, :10], config=EngineConfig(first)).cache
+    assert cache is not None
+    with pytest.raises(InvalidStateError, match=f"filled by engine '{first}', and engine '{second}'"):
+        model(ids[:, 10:], cache=cache, config=EngineConfig(second))
+    assert cache.length == 10
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

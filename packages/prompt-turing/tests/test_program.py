@@ -33,6 +33,8 @@ def test_prompt_text_and_disassembly_round_trip(seed: int) -> None:
         ("A1 A0", "falls off its end after instruction 1"),
         ("A1 A!-1", "no '#' can be reached"),
         ("A1 A!+9999999 #", "longest supported"),
+        ("A1 A!+" + "9" * 5_000 + " #", "instruction 1: jump offset .* of 5,000 digits is beyond"),
+        ("A1 A!+\u0663 #", "unknown instruction"),
     ],
 )
 def test_bad_programs_are_refused_each_with_its_message(text: str, message: str) -> None:

@@ -200,11 +200,21 @@ def test_missing_transitions_are_refused_or_reject() -> None:
     assert Machine(compile_tm(machine, missing="reject").program).run("1").output == "0"
 
 
+def test_the_size_is_checked_before_transitions_are_counted() -> None:
+    symbols = tuple(f"s{number}" for number in range(65))
+    machine = TuringMachine(("a", "b"), symbols[1:], symbols, {}, "a", "s0", frozenset("b"), 8)
+    with pytest.raises(InvalidValueError, match="over the 20,000 supported"):
+        compile_tm(machine)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"initial_state": "z"}, "the initial state uses 'z', which is no state"),
         ({"final_states": frozenset("z")}, "the final states uses 'z'"),
+        ({"states": (*palindrome_machine().states, "start")}, "the states have 'start' twice"),
+        ({"input_symbols": ("0", "0")}, "the input symbols have '0' twice"),
+        ({"tape_symbols": (*palindrome_machine().tape_symbols, "1")}, "the tape symbols have '1' twice"),
         ({"blank_symbol": "z"}, "the blank uses 'z', which is no tape symbol"),
         ({"blank_symbol": "0"}, "the blank '0' cannot be an input symbol"),
         ({"input_symbols": ("2",)}, "the input alphabet uses '2'"),
@@ -224,6 +234,10 @@ def test_bad_machines_are_refused(change: dict[str, Any], message: str) -> None:
 def test_bad_files_and_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="no file"):
         TuringMachine.load(tmp_path / "none.json")
+    with pytest.raises(MissingFileError, match="cannot be read"):
+        TuringMachine.load("x" * 300)
+    with pytest.raises(InvalidTypeError, match=r"TuringMachine.load\(path\)"):
+        compile_tm({"states": []})
     path = tmp_path / "machine.json"
     for text, message in (("{", "is not a Turing machine"), ('{"states": 1}', "is not a Turing machine: ")):
         path.write_text(text)

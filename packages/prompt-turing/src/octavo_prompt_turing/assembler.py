@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from octavo_core.errors import InvalidValueError
 
 from octavo_prompt_turing.emitter import Emitter
-from octavo_prompt_turing.program import CONDITIONS, Program
+from octavo_prompt_turing.program import CONDITIONS, Program, parse_offset
 from octavo_prompt_turing.tokens import PLAIN
 
 __all__ = ["assemble"]
@@ -16,7 +16,8 @@ __all__ = ["assemble"]
 _MAX_REPEAT = 10_000
 _MAX_DEPTH = 32
 _WORD = re.compile(r"[{}]|[^\s{};]+")
-_RELATIVE = re.compile(r"([AB][!?])([+-]\d+)")
+_RELATIVE = re.compile(r"([AB][!?])([+-][0-9]+)")
+_NUMBER = re.compile(r"[0-9]{1,7}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,10 @@ class _Assembler:
             emit.jump(text, self._argument(words, at + 1, "a label").text)
             return at + 2
         elif match := _RELATIVE.fullmatch(text):
-            emit.jump(match[1], int(match[2]))
+            try:
+                emit.jump(match[1], parse_offset(match[2]))
+            except InvalidValueError as error:
+                raise _error(word, str(error)) from error
         elif text == "jmp":
             target = self._argument(words, at + 1, "a label")
             if target.text in {"A", "B"}:
@@ -128,7 +132,7 @@ class _Assembler:
             return after
         elif text in self.macros:
             self.block(self.macros[text], depth + 1)
-        elif re.fullmatch(r"[AB][!?]\d+", text):
+        elif re.fullmatch(r"[AB][!?][0-9]{1,7}", text):
             raise _error(word, f"jump {text!r}: an offset needs its sign, + or -")
         else:
             raise _error(word, f"unknown word {text!r}; instructions are {' '.join(PLAIN)} # and A! A? B! B?")
@@ -174,8 +178,8 @@ class _Assembler:
 
     def _number(self, words: list[_Word], at: int) -> int:
         word = self._argument(words, at, "a number")
-        if not word.text.isascii() or not word.text.isdigit() or not 1 <= int(word.text) <= _MAX_REPEAT:
-            raise _error(word, f"{word.text!r} is not a number from 1 to {_MAX_REPEAT:,}")
+        if not _NUMBER.fullmatch(word.text) or not 1 <= int(word.text) <= _MAX_REPEAT:
+            raise _error(word, f"{word.text[:40]!r} is not a number from 1 to {_MAX_REPEAT:,}")
         return int(word.text)
 
     def _body(self, words: list[_Word], at: int) -> tuple[list[_Word], int]:

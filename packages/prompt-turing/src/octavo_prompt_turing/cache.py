@@ -50,17 +50,19 @@ class BlockCache:
 
 @dataclass
 class HardmaxCache:
-    """What the model remembers of the tokens it has read; one object serves every engine.
+    """What the model remembers of the tokens it has read; any engine, but one engine only.
 
     Args:
         blocks: One entry a block, for the dense engines.
         valid: (batch, positions), false on padding.
         readers: One host-side reader a row, for the ``exact`` and ``reference`` engines.
+        engine: Name of the engine that filled it; empty while nothing was read.
     """
 
     blocks: list[BlockCache] = field(default_factory=list)
     valid: Tensor | None = None
     readers: list[Any] = field(default_factory=list)
+    engine: str = ""
 
     @property
     def length(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo_core.errors import InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidValueError
 from octavo_core.files import atomic_write
 from octavo_core.options import JsonOption, QuietOption, SeedOption, add_report_commands, check_out
 from octavo_core.progress import console_progress
@@ -40,6 +41,7 @@ InputsOption = Annotated[
 ]
 
 _MAX_INPUT_BYTES = 16 * 2**20
+_MAX_NAME = 255
 
 
 @app.command()
@@ -52,7 +54,10 @@ def run(
     output: OutputOption = "accept",
     missing: MissingOption = "error",
     trace: Annotated[Path | None, typer.Option("--trace", help="Write an HTML trace here.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Write prompt and tokens here, to go on later.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Write prompt and tokens here, to go on later; also on Ctrl-C and every 30 s."),
+    ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on from a file that --save wrote.")] = None,
     show_tokens: Annotated[bool, typer.Option("--tokens", help="Print the chain of thought too.")] = False,
     quiet: QuietOption = False,
@@ -64,14 +69,14 @@ def run(
 
     loaded = _load(program, output, missing)
     words = _words(word, inputs)
+    encoded = _encode(loaded, words, inputs)
     if len(words) != 1 and (trace or save or resume):
         raise InvalidValueError(f"--trace, --save and --resume take one input, got {len(words)}")
     for path in (trace, save):
-        check_out(None if path is None else path.parent)
+        _check_target(path)
     documents, failed = [], False
     with console_progress(quiet=quiet or as_json) as progress:
-        for entry in words:
-            bits = loaded.encode(entry)
+        for entry, bits in zip(words, encoded, strict=True):
             generated: tuple[str, ...] = ()
             if resume is not None:
                 before = CoTResult.load(resume)
@@ -85,6 +90,7 @@ def run(
                 max_new_tokens=max_tokens,
                 generated=generated,
                 progress=progress,
+                keep=None if save is None else lambda part: part.save(save),
             )
             failed |= not result.ok
             if save is not None:
@@ -174,7 +180,7 @@ def verify(
     with console_progress(quiet=quiet or as_json) as progress:
         outcomes = check(
             loaded.program,
-            [loaded.encode(entry) for entry in entries],
+            _encode(loaded, entries, inputs),
             engine=config,
             max_steps=max_steps,
             progress=progress,
@@ -220,6 +226,7 @@ def trace(
     from octavo_prompt_turing.trace import trace_to_html, trace_to_text
 
     loaded = _load(program, output, missing)
+    _check_target(out)
     bits = loaded.encode(word)
     result = run_prompt(loaded.program, bits, engine=engine, max_new_tokens=max_tokens)
     if out is None:
@@ -248,6 +255,7 @@ def dataset(
     """Write prompts with their exact chains of thought, for training and for tests of decoders."""
     from octavo_prompt_turing.dataset import generate_examples, write_examples
 
+    _check_target(out)
     chosen = [_load(name, "accept", "error").program for name in programs.split(",") if name]
     written = write_examples(
         out,
@@ -310,6 +318,33 @@ def _load(program: str, output: str, missing: str) -> LoadedProgram:
     return load_program(program, output=output, missing=missing)
 
 
+def _encode(loaded: LoadedProgram, words: list[str], inputs: Path | None) -> list[str]:
+    """Turn all inputs into bits before the first run, so that a bad line costs no work."""
+    from octavo_prompt_turing.tokens import check_bits
+
+    encoded = []
+    for number, word in enumerate(words, start=1):
+        try:
+            encoded.append(check_bits(loaded.encode(word)))
+        except InvalidValueError as error:
+            if inputs is None:
+                raise
+            where = "standard input" if str(inputs) == "-" else repr(str(inputs))
+            raise InvalidValueError(f"line {number} of {where}: {error}") from error
+    return encoded
+
+
+def _check_target(path: Path | None) -> None:
+    """Fail before the work starts if a file cannot be written there."""
+    if path is None:
+        return
+    if len(os.fsencode(path.name)) > _MAX_NAME:
+        raise InvalidValueError(f"the file name {path.name[:40]!r}... is longer than {_MAX_NAME} bytes; shorten it")
+    check_out(path.parent)
+    if path.is_dir():
+        raise InvalidValueError(f"{str(path)!r} is a folder; give the name of a file to write")
+
+
 def _words(word: str, inputs: Path | None) -> list[str]:
     if inputs is None:
         return [word]
@@ -317,11 +352,10 @@ def _words(word: str, inputs: Path | None) -> list[str]:
         raise InvalidValueError("give the input as an argument or by --input-file, not both")
     if str(inputs) == "-":
         return sys.stdin.read(_MAX_INPUT_BYTES).splitlines()
-    if not inputs.is_file():
-        raise MissingFileError(f"no file {str(inputs)!r}; give a text file with one input a line")
-    if inputs.stat().st_size > _MAX_INPUT_BYTES:
-        raise InvalidValueError(f"{str(inputs)!r} is larger than {_MAX_INPUT_BYTES:,} bytes, the most that is read")
-    return inputs.read_text(encoding="utf-8", errors="replace").splitlines()
+    from octavo_prompt_turing.user_files import read_user_file
+
+    content = read_user_file(inputs, "give a text file with one input a line", _MAX_INPUT_BYTES)
+    return content.decode(errors="replace").splitlines()
 
 
 def _finite(number: float) -> float | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from octavo_core.files import atomic_write
 from octavo_core.progress import ProgressCallback, no_progress
 
@@ -20,14 +20,16 @@ from octavo_prompt_turing.model import PromptTuringModel
 from octavo_prompt_turing.precision import PrecisionError, margin_bits
 from octavo_prompt_turing.program import Program
 from octavo_prompt_turing.tokens import TOKEN_IDS, TOKENS, check_bits, read_out, token_ids, tokenize
+from octavo_prompt_turing.user_files import read_user_file
 
 __all__ = ["CoTResult", "default_model", "run_prompt"]
 
-Status = Literal["halted", "max_new_tokens", "fell_off", "precision"]
+Status = Literal["halted", "max_new_tokens", "fell_off", "precision", "interrupted"]
 
 _HALT = TOKEN_IDS[":"]
 _STOP = TOKEN_IDS["$"]
 _REPORT_EVERY = 4096
+_KEEP_EVERY, _KEEP_SECONDS = 64, 30.0
 _MAX_SAVED = 2**30
 
 
@@ -39,7 +41,8 @@ class CoTResult:
         prompt: Tokens of the prompt.
         tokens: Tokens generated, up to and including ``$`` if the program halted.
         status: ``"halted"``; ``"max_new_tokens"`` when there was no room left; ``"fell_off"`` when the program counter
-            left the program; ``"precision"`` when the engine's guaranteed length was reached.
+            left the program; ``"precision"`` when the engine's guaranteed length was reached; ``"interrupted"`` in what
+            a run that did not end has kept.
         engine: Engine used.
         margin: Bits between the smallest deciding difference of scores at this length and what the engine confuses.
         seconds: Time of reading and generating.
@@ -78,6 +81,7 @@ class CoTResult:
             "end every path of the program with '#'",
             "precision": f"not halted: engine {self.engine!r} is not guaranteed beyond {self.length:,} tokens; "
             "use engine 'exact'",
+            "interrupted": f"not halted: interrupted after {len(self.tokens):,} tokens; go on from them",
         }[self.status]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -104,23 +108,20 @@ class CoTResult:
             The result.
 
         Raises:
-            MissingFileError: If there is no such file.
+            MissingFileError: If there is no such file, or it cannot be read.
             InvalidValueError: If it is not a saved chain of thought.
         """
         file = Path(path)
-        if not file.is_file():
-            raise MissingFileError(f"no file {str(file)!r}; give one that CoTResult.save wrote")
-        if file.stat().st_size > _MAX_SAVED:
-            raise InvalidValueError(f"{str(file)!r} is larger than {_MAX_SAVED:,} bytes, the most that is read")
+        content = read_user_file(file, "give one that CoTResult.save wrote", _MAX_SAVED)
         try:
-            document = json.loads(file.read_text())
+            document = json.loads(content)
             if document["schema"] != "prompt-turing-cot/1":
                 raise ValueError("other schema")
             prompt, tokens = tuple(tokenize(document["prompt"])), tuple(tokenize(document["tokens"]))
             status, engine = document["status"], document["engine"]
-            if status not in {"halted", "max_new_tokens", "fell_off", "precision"} or not isinstance(engine, str):
+            if status not in get_args(Status) or not isinstance(engine, str):
                 raise ValueError("other fields")
-        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidValueError(f"{str(file)!r} is not a saved chain of thought: {error}") from error
         return cls(prompt, tokens, status, engine, float("nan"), 0.0)
 
@@ -144,23 +145,28 @@ def run_prompt(
     max_new_tokens: int = 1_000_000,
     generated: Sequence[str] = (),
     progress: ProgressCallback = no_progress,
+    keep: Callable[[CoTResult], object] | None = None,
 ) -> CoTResult:
     """Let the Transformer run a program by greedy decoding.
 
     Args:
         program: The program, or a whole prompt as tokens, input included.
-        bits: Input of the program, a string of 0 and 1.
+        bits: Input of the program, a string of 0 and 1; empty with a whole prompt.
         model: The Transformer; :func:`default_model` if not given.
         engine: Engine, by name or with its options.
         max_new_tokens: Most tokens in the chain of thought, those of ``generated`` included.
         generated: Tokens generated before, to go on from.
         progress: Called with the share of ``max_new_tokens`` that is done.
+        keep: Called with the chain of thought so far every 30 seconds, and when the run is interrupted from the
+            keyboard; for example to save it.
 
     Returns:
         The chain of thought; whether the program halted is in its ``status``.
 
     Raises:
-        InvalidValueError: If the input is not made of bits, a token is unknown, or ``max_new_tokens`` is negative.
+        InvalidValueError: If the input is not made of bits or is given beside a whole prompt, a token is unknown,
+            ``max_new_tokens`` is negative, or a token of ``generated`` is not the one that the model prints there.
+        InvalidTypeError: If ``program`` is text.
         InvalidStateError: If ``generated`` is finished already.
         PrecisionError: If the prompt itself is longer than the engine is guaranteed for.
 
@@ -171,6 +177,14 @@ def run_prompt(
         raise InvalidValueError(f"max_new_tokens={max_new_tokens} is negative; give 0 or more")
     config = engine if isinstance(engine, EngineConfig) else EngineConfig(engine)
     check_bits(bits)
+    if isinstance(program, str):
+        raise InvalidTypeError(
+            "the program is text; give Program.parse(text) for instructions, or tokenize(text) for a whole prompt"
+        )
+    if bits and not isinstance(program, Program):
+        raise InvalidValueError(
+            f"bits={bits[:40]!r} is given beside a whole prompt, which holds its input already; give a Program"
+        )
     prompt = program.to_prompt(bits) if isinstance(program, Program) else [*program]
     size = len(Program.from_prompt(prompt)) if not isinstance(program, Program) else len(program)
     before = token_ids(generated)
@@ -184,29 +198,48 @@ def run_prompt(
         )
     started = time.perf_counter()
     reader = (model or default_model()).new_reader(config)
-    for token in (*token_ids(prompt), *before):
+    for token in token_ids(prompt):
         reader.push(token)
-    ids, status = list(before), "max_new_tokens"
-    halting = _HALT in before
-    while len(ids) < max_new_tokens:
-        if limit is not None and len(prompt) + len(ids) >= limit:
-            status = "precision"
-            break
-        if not halting and not 0 <= reader.counter < size:
-            status = "fell_off"
-            break
-        token = reader.next_id()
-        ids.append(token)
-        if token == _STOP:
-            status = "halted"
-            break
-        halting = halting or token == _HALT
+    for index, token in enumerate(before):
+        printed = reader.next_id()
+        if printed != token:
+            raise InvalidValueError(
+                f"token {index} of the chain of thought to go on from is {TOKENS[token]!r}, the model prints "
+                f"{TOKENS[printed]!r}; the file was changed, or is of another engine; run it from the start"
+            )
         reader.push(token)
-        if len(ids) % _REPORT_EVERY == 0:
-            progress("decoding", len(ids) / max_new_tokens)
+    ids: list[int] = list(before)
+
+    def result(status: Status) -> CoTResult:
+        margin = margin_bits(config.engine, len(prompt) + len(ids), tie_tolerance=config.tie_tolerance)
+        tokens, seconds = tuple(TOKENS[token] for token in ids), time.perf_counter() - started
+        return CoTResult(tuple(prompt), tokens, status, config.engine, margin, seconds)
+
+    try:
+        status: Status = "max_new_tokens"
+        halting, kept = _HALT in before, time.monotonic()
+        while len(ids) < max_new_tokens:
+            if limit is not None and len(prompt) + len(ids) >= limit:
+                status = "precision"
+                break
+            if not halting and not 0 <= reader.counter < size:
+                status = "fell_off"
+                break
+            token = reader.next_id()
+            ids.append(token)
+            if token == _STOP:
+                status = "halted"
+                break
+            halting = halting or token == _HALT
+            reader.push(token)
+            if len(ids) % _REPORT_EVERY == 0:
+                progress("decoding", len(ids) / max_new_tokens)
+            if keep is not None and len(ids) % _KEEP_EVERY == 0 and time.monotonic() - kept > _KEEP_SECONDS:
+                keep(result("interrupted"))
+                kept = time.monotonic()
+    except KeyboardInterrupt:
+        if keep is not None:
+            keep(result("halted" if ids[-1:] == [_STOP] else "interrupted"))
+        raise
     progress("decoding", 1.0)
-    seconds = time.perf_counter() - started
-    length = len(prompt) + len(ids)
-    margin = margin_bits(config.engine, length, tie_tolerance=config.tie_tolerance)
-    tokens = tuple(TOKENS[token] for token in ids)
-    return CoTResult(tuple(prompt), tokens, status, config.engine, margin, seconds)
+    return result(status)

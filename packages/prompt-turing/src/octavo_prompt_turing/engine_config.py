@@ -16,9 +16,9 @@ class EngineConfig:
     """How the fixed weights are evaluated.
 
     Args:
-        engine: ``"exact"`` (integers, no limit, constant time a token), ``"deficit64"`` (dense float64 without
-            cancellation, up to 131,072 tokens), ``"reference"`` (dense fixed point, the oracle), ``"float64"`` or
-            ``"float32"`` (dense, as written; kept to show where it fails).
+        engine: ``"exact"`` (integers, no limit, constant time a token; for the construction's weights only),
+            ``"deficit64"`` (dense float64 without cancellation, up to 131,072 tokens), ``"reference"`` (dense fixed
+            point, the oracle), ``"float64"`` or ``"float32"`` (dense, as written; kept to show where it fails).
         tie_tolerance: For the ``float`` engines: scores that close to the largest are ties, and norms below it are 0.
         bits: For ``reference``: bits after the binary point of a comparison.
         strict: Raise :class:`PrecisionError` beyond the engine's guaranteed length instead of going on.

@@ -39,7 +39,9 @@ class Expressions(Strings):
         Raises:
             InvalidValueError: If it is not a natural number of at most 256 bits.
         """
-        if not isinstance(node.value, int) or not 0 <= node.value < _MAX_CONSTANT:
+        if isinstance(node.value, int) and node.value >= _MAX_CONSTANT:
+            raise error(node, f"a number of {node.value.bit_length():,} bits is not a natural number below 2**256")
+        if not isinstance(node.value, int) or node.value < 0:
             raise error(node, f"{ast.unparse(node)} is not a natural number below 2**256")
         return int(node.value)
 
@@ -111,17 +113,9 @@ class Expressions(Strings):
                     self.condition(value, following if is_and else yes, no if is_and else following)
                     emit.label(following)
                 self.condition(values[-1], yes, no)
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+            case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
                 with self.operand(left) as x:
-                    if isinstance(right, ast.Constant):
-                        self.compare_constant(_COMPARE[type(op)], x, self.constant(right), yes, no)
-                        return
-                    with self.operand(right) as y:
-                        self.compare(_COMPARE[type(op)], x, y, yes, no)
-            case ast.Compare(left=left, ops=[first, *others], comparators=[middle, *rest]) if others:
-                pairs = [ast.Compare(left, [first], [middle]), ast.Compare(middle, others, rest)]
-                both = ast.BoolOp(ast.And(), [ast.copy_location(pair, node) for pair in pairs])
-                self.condition(ast.copy_location(both, node), yes, no)
+                    self._compare_chain(x, [_COMPARE[type(op)] for op in ops], others, yes, no)
             case ast.Call(func=ast.Name(id="more"), args=[], keywords=[]):
                 emit.jump("A?", yes)
                 emit.goto(no, "B", known=1)
@@ -197,6 +191,21 @@ class Expressions(Strings):
         self.assign(left, target)
         for _ in range(self.constant(right)):
             self._halve(target) if to_right else self._double(target)
+
+    def _compare_chain(self, x: int, relations: list[str], others: list[ast.expr], yes: str, no: str) -> None:
+        """Compare a variable with an expression, and that, evaluated once, with the next."""
+        right = others[0]
+        if len(others) == 1 and isinstance(right, ast.Constant):
+            self.compare_constant(relations[0], x, self.constant(right), yes, no)
+            return
+        with self.operand(right) as y:
+            if len(others) == 1:
+                self.compare(relations[0], x, y, yes, no)
+                return
+            following = self.emit.fresh("next")
+            self.compare(relations[0], x, y, following, no)
+            self.emit.label(following)
+            self._compare_chain(y, relations[1:], others[1:], yes, no)
 
     def _choose(self, test: ast.expr, yes: Callable[[], None], no: Callable[[], None]) -> None:
         then, otherwise, end = (self.emit.fresh(hint) for hint in ("then", "else", "end"))

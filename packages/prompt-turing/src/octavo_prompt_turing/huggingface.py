@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from octavo_core.errors import InvalidTypeError, MissingDependencyError
+from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError
 from torch import Tensor
 
 from octavo_prompt_turing.cache import HardmaxCache
@@ -20,6 +20,7 @@ try:
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
+        AutoTokenizer,
         Cache,
         GenerationMixin,
         PreTrainedConfig,
@@ -70,7 +71,7 @@ class PromptTuringConfig(PreTrainedConfig):
 
 
 class PromptTuringCache(Cache):
-    """Cache of :class:`PromptTuringForCausalLM`, for any engine."""
+    """Cache of :class:`PromptTuringForCausalLM`, for any engine, but one engine only."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -145,7 +146,8 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
         InvalidTypeError: If another dtype than float64 is asked for.
 
     Source:
-        Paper, Theorem 1; decode with ``generate(**tokenizer(text), max_new_tokens=...)``.
+        Paper, Theorem 1; decode with ``generate(**tokenizer(text), max_new_tokens=...)``, greedily: sampling and beams
+        are refused with :class:`octavo_core.errors.InvalidValueError`.
     """
 
     config_class = PromptTuringConfig
@@ -194,6 +196,7 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises:
             InvalidTypeError: If the cache is not a :class:`PromptTuringCache`, or the weights are not float64.
+            InvalidStateError: If the cache was filled by another engine.
             PrecisionError: If the sequence is longer than the engine is guaranteed for.
         """
         cache = past_key_values if cache is None else cache
@@ -227,12 +230,19 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
     ) -> Any:
+        if generation_config.do_sample or (generation_config.num_beams or 1) > 1:
+            raise InvalidValueError(
+                f"do_sample={generation_config.do_sample} and num_beams={generation_config.num_beams} are not greedy "
+                "decoding, by which alone a program runs; leave do_sample=False and num_beams=1"
+            )
         if generation_config.use_cache is not False and model_kwargs.get("cache") is None:
             model_kwargs["cache"] = PromptTuringCache()
 
 
 class PromptTuringTokenizer(PreTrainedTokenizerFast):
     """Tokenizer of the 23 tokens; pads on the left. ``$`` ends a program and a chain of thought, and is the padding.
+
+    Text that is not made of whole tokens raises :class:`octavo_core.errors.InvalidValueError`.
 
     Args:
         **kwargs: Options of every fast tokenizer.
@@ -247,24 +257,19 @@ class PromptTuringTokenizer(PreTrainedTokenizerFast):
         defaults = {"padding_side": "left", "bos_token": "^", "eos_token": "$", "pad_token": "$"}
         super().__init__(**{**defaults, "clean_up_tokenization_spaces": False, **kwargs})
 
-    def __call__(self, text: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Encode token text.
+    def _encode_plus(self, text: Any, text_pair: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # Calls, encode, tokenize, pairs and split words all come here; the backend's own error names no token.
+        _check_texts(text)
+        _check_texts(text_pair)
+        return super()._encode_plus(text, text_pair, *args, **kwargs)
 
-        Args:
-            text: A string such as ``"^A1#$"``, or a list of them.
-            *args: As for every tokenizer.
-            **kwargs: As for every tokenizer.
 
-        Returns:
-            The batch encoding.
-
-        Raises:
-            InvalidValueError: If a text is not made of whole tokens.
-        """
-        for item in [text] if isinstance(text, str) else text or []:
-            if isinstance(item, str):
-                tokenize(item)
-        return super().__call__(text, *args, **kwargs)
+def _check_texts(text: Any) -> None:
+    if isinstance(text, str):
+        tokenize(text)
+    elif isinstance(text, list | tuple):
+        for part in text:
+            _check_texts(part)
 
 
 def _backend() -> tokenizers.Tokenizer:
@@ -277,4 +282,5 @@ def _backend() -> tokenizers.Tokenizer:
 
 
 AutoConfig.register("prompt-turing", PromptTuringConfig, exist_ok=True)
+AutoTokenizer.register(PromptTuringConfig, PromptTuringTokenizer, exist_ok=True)
 AutoModelForCausalLM.register(PromptTuringConfig, PromptTuringForCausalLM, exist_ok=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from octavo_core.errors import InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidValueError
 
 from octavo_prompt_turing.assembler import assemble
 from octavo_prompt_turing.library import LIBRARY, library_program
@@ -14,6 +14,7 @@ from octavo_prompt_turing.program import Program
 from octavo_prompt_turing.python_compiler import compile_py
 from octavo_prompt_turing.tm_compiler import CompiledMachine, Output, compile_tm
 from octavo_prompt_turing.turing import TuringMachine
+from octavo_prompt_turing.user_files import read_user_file
 
 __all__ = ["LoadedProgram", "load_program"]
 
@@ -93,17 +94,12 @@ def load_program(
             library_program(name)
         return LoadedProgram(Program.parse(name, name="command line"))
     path = Path(name)
-    if not path.is_file():
-        raise MissingFileError(
-            f"no file {name!r}; give an existing .ptm, .json or .py file, or a name from the library"
-        )
-    if path.stat().st_size > _MAX_BYTES:
-        raise InvalidValueError(f"{name!r} is larger than {_MAX_BYTES:,} bytes, the most that is read")
+    content = read_user_file(path, "give an existing .ptm, .json or .py file, or a name from the library", _MAX_BYTES)
     if suffix == ".json":
         compiled = compile_tm(TuringMachine.load(path), output=output, missing=missing, name=path.stem)
         return LoadedProgram(compiled.program, compiled=compiled)
     try:
-        source = path.read_text(encoding="utf-8")
+        source = content.decode()
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{name!r} is not UTF-8 text: {error.reason}") from error
     build = assemble if suffix == ".ptm" else compile_py

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
 from octavo_prompt_turing.cache import BlockCache, HardmaxCache
@@ -88,6 +88,7 @@ class PromptTuringModel(nn.Module):
         Raises:
             InvalidTypeError: If the weights are not float64.
             InvalidValueError: If an id is not that of a token, or the mask has another shape or padding on the right.
+            InvalidStateError: If the cache was filled by another engine.
             PrecisionError: If the sequence is longer than the engine is guaranteed for.
 
         Source:
@@ -99,11 +100,16 @@ class PromptTuringModel(nn.Module):
         if strange.numel():
             raise InvalidValueError(f"token ids go from 0 to {len(TOKENS) - 1}, got {int(strange[0])}")
         cache = HardmaxCache() if cache is None else cache
+        if cache.engine not in {"", config.engine}:
+            raise InvalidStateError(
+                f"the cache was filled by engine {cache.engine!r}, and engine {config.engine!r} cannot go on from it; "
+                "give an empty cache and the whole sequence"
+            )
         mask = _new_mask(input_ids, attention_mask, cache.length)
         before = 0 if cache.valid is None else cache.valid.sum(1, keepdim=True)
         positions = mask.cumsum(1) + before
         self._check_length(int(positions.max()) if positions.numel() else 0, config)
-        valid = cache.extend_valid(mask)
+        valid, cache.engine = cache.extend_valid(mask), config.engine
         if config.engine not in _DENSE:
             return ModelOutput(self._host_logits(input_ids, mask, cache, config, logits_to_keep), cache, None)
         stream = self._embed(input_ids, positions.clamp(min=1))

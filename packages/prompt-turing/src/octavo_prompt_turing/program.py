@@ -10,13 +10,14 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_prompt_turing.tokens import PLAIN, encode_input
 
-__all__ = ["CONDITIONS", "Instruction", "Program"]
+__all__ = ["CONDITIONS", "Instruction", "Program", "parse_offset"]
 
 CONDITIONS = ("A!", "A?", "B!", "B?")
 """Conditional jumps: ``!`` jumps when the cell under the head is 0, ``?`` when it is 1."""
 
-_JUMP = re.compile(r"([AB][!?])([+-]\d+)")
+_JUMP = re.compile(r"([AB][!?])([+-][0-9]+)")
 _MAX_OFFSET = 10**6
+_MAX_DIGITS = 7
 
 
 @dataclass(frozen=True)
@@ -246,10 +247,29 @@ class Program:
         return " ".join(map(str, self.instructions))
 
 
+def parse_offset(text: str) -> int:
+    """Read the offset of a jump.
+
+    Args:
+        text: A sign and decimal digits, however many.
+
+    Returns:
+        The offset.
+
+    Raises:
+        InvalidValueError: If it has too many digits for any offset that is supported.
+    """
+    if len(text) - 1 > _MAX_DIGITS:
+        raise InvalidValueError(
+            f"jump offset {text[:12]}... of {len(text) - 1:,} digits is beyond {_MAX_OFFSET:,}, the longest supported"
+        )
+    return int(text)
+
+
 def _parse_instruction(word: str, index: int) -> Instruction:
     if match := _JUMP.fullmatch(word):
-        return _located(lambda: Instruction(match[1], int(match[2])), index)
-    if re.fullmatch(r"[AB][!?]\d+", word):
+        return _located(lambda: Instruction(match[1], parse_offset(match[2])), index)
+    if re.fullmatch(r"[AB][!?][0-9]{1,7}", word):
         raise InvalidValueError(
             f"instruction {index}, {word!r}: a jump offset needs its sign; write {word[:2]}+{word[2:]} or "
             f"{word[:2]}-{word[2:]}"

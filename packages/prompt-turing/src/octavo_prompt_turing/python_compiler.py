@@ -59,9 +59,11 @@ def compile_py(source: object, *, name: str = "") -> Program:
         raise InvalidValueError(f"the source has {len(text):,} characters, more than the {_MAX_SOURCE:,} supported")
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        raise InvalidValueError(f"line {line}: not Python: {getattr(error, 'msg', error)}") from error
+    except (RecursionError, MemoryError) as error:
+        raise InvalidValueError("the source is nested too deeply; use variables for parts of it") from error
+    except (SyntaxError, ValueError) as error:
+        where = f"line {error.lineno}" if isinstance(error, SyntaxError) else "the source"
+        raise InvalidValueError(f"{where}: not Python: {getattr(error, 'msg', error)}") from error
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     others = [node for node in tree.body if not isinstance(node, ast.FunctionDef) and not _is_docstring(node)]
     if len(functions) != 1 or others:
@@ -73,6 +75,8 @@ def compile_py(source: object, *, name: str = "") -> Program:
     arguments = function.args
     if arguments.args or arguments.posonlyargs or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
         raise InvalidValueError(f"line {function.lineno}: the function takes no parameters; read the input with read()")
+    if function.decorator_list:
+        raise InvalidValueError(f"line {function.decorator_list[0].lineno}: decorators are not part of the language")
     try:
         return compile_statements(function.body, name or function.name)
     except RecursionError as error:

@@ -14,6 +14,7 @@ from octavo_prompt_turing.program import Program
 __all__ = ["compile_statements"]
 
 _NOT_SUPPORTED = "is not part of the language"
+_RESERVED = {"range", "more", "read", "rewind", "push", "pop", "empty", "emit"}
 
 
 def compile_statements(body: list[ast.stmt], name: str) -> Program:
@@ -45,7 +46,11 @@ class _Names(ast.NodeVisitor):
         self.assigned: list[str] = []
 
     def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Store) and node.id not in self.assigned:
+        if not isinstance(node.ctx, ast.Store):
+            return
+        if node.id in _RESERVED:
+            raise error(node, f"{node.id!r} is a word of the language and cannot be assigned to; take another name")
+        if node.id not in self.assigned:
             self.assigned.append(node.id)
 
 
@@ -77,7 +82,9 @@ class _Statements(Expressions):
                 self._choose(test, lambda: self.block(body), lambda: self.block(other))
             case ast.While(test=test, body=body, orelse=[]):
                 self.loop(test, lambda: self.block(body), lambda: None)
-            case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[count]), orelse=[]):
+            case ast.For(
+                target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[]), orelse=[]
+            ):
                 self.count(node, self.variable(node, name), count, node.body)
             case ast.Break() | ast.Continue() if self.loops:
                 self.emit.goto(self.loops[-1][isinstance(node, ast.Continue)], "B", known=1)

@@ -103,6 +103,9 @@ def compile_tm(
     if not isinstance(machine, TuringMachine):
         machine = TuringMachine.from_automata(machine)
         missing = missing or "reject"
+    size = len(machine.states) * len(machine.tape_symbols) ** machine.num_tapes
+    if size > _MAX_PRODUCTS:
+        raise InvalidValueError(f"states times symbols are {size:,}, over the {_MAX_PRODUCTS:,} supported")
     absent = machine.missing()
     if absent and missing != "reject":
         state, symbols = absent[0]
@@ -110,8 +113,5 @@ def compile_tm(
             f"{len(absent)} transitions are missing, the first from state {state!r} on {','.join(symbols)!r}; add "
             "them, or pass missing='reject' (--missing reject) if the machine rejects there"
         )
-    size = len(machine.states) * len(machine.tape_symbols) ** machine.num_tapes
-    if size > _MAX_PRODUCTS:
-        raise InvalidValueError(f"states times symbols are {size:,}, over the {_MAX_PRODUCTS:,} supported")
     writer = SharedTape(machine, output) if machine.num_tapes > 2 else OwnTapes(machine, output)
     return CompiledMachine(writer.write(name), machine, output)

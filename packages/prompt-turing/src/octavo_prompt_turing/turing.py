@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from octavo_prompt_turing.user_files import read_user_file
 
 __all__ = ["Action", "TMResult", "TuringMachine"]
 
@@ -66,7 +68,8 @@ class TuringMachine:
         num_tapes: Number of tapes.
 
     Raises:
-        InvalidValueError: If a state or symbol is unknown, a move is none of L, R, N, or tapes are miscounted.
+        InvalidValueError: If a state or symbol is unknown or named twice, a move is none of L, R, N, or tapes are
+            miscounted.
     """
 
     states: tuple[str, ...]
@@ -79,6 +82,9 @@ class TuringMachine:
     num_tapes: int = 1
 
     def __post_init__(self) -> None:
+        _distinct("states", self.states)
+        _distinct("input symbols", self.input_symbols)
+        _distinct("tape symbols", self.tape_symbols)
         _known("the initial state", [self.initial_state], self.states, "state")
         _known("the final states", self.final_states, self.states, "state")
         _known("the input alphabet", self.input_symbols, self.tape_symbols, "tape symbol")
@@ -146,7 +152,10 @@ class TuringMachine:
         """
         wanted = ("states", "input_symbols", "tape_symbols", "transitions", "initial_state", "blank_symbol")
         if not all(hasattr(machine, name) for name in (*wanted, "final_states")):
-            raise InvalidTypeError(f"a {type(machine).__name__} is no Turing machine; give an automata-lib DTM or MNTM")
+            raise InvalidTypeError(
+                f"a {type(machine).__name__} is no Turing machine; give a TuringMachine, such "
+                "as TuringMachine.load(path) reads from JSON, or an automata-lib DTM or MNTM"
+            )
         num_tapes = int(getattr(machine, "n_tapes", 1))
         rows: dict[str, dict[tuple[str, ...], Action]] = {}
         for state, row in machine.transitions.items():
@@ -182,16 +191,13 @@ class TuringMachine:
             The machine.
 
         Raises:
-            MissingFileError: If there is no such file.
+            MissingFileError: If there is no such file, or it cannot be read.
             InvalidValueError: If it does not describe a machine.
         """
         file = Path(path)
-        if not file.is_file():
-            raise MissingFileError(f"no file {str(file)!r}; give the JSON description of a Turing machine")
-        if file.stat().st_size > _MAX_BYTES:
-            raise InvalidValueError(f"{str(file)!r} is larger than {_MAX_BYTES:,} bytes, the most that is read")
+        content = read_user_file(file, "give the JSON description of a Turing machine", _MAX_BYTES)
         try:
-            data = _File.model_validate_json(file.read_bytes())
+            data = _File.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
@@ -287,6 +293,14 @@ def _known(where: str, names: Iterable[str], allowed: Iterable[str], kind: str) 
     for name in names:
         if name not in allowed:
             raise InvalidValueError(f"{where} uses {name!r}, which is no {kind}; those are {', '.join(allowed)}")
+
+
+def _distinct(kind: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidValueError(f"the {kind} have {name!r} twice; name each once")
+        seen.add(name)
 
 
 def _key(symbols: str, num_tapes: int) -> tuple[str, ...]:

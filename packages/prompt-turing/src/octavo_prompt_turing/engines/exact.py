@@ -5,8 +5,9 @@ integer, attention with the largest score is a look-up of an equal integer, and 
 ``+pe1(i)/k`` choose the latest and the earliest position, because pe1(i) is below ``1 - cos`` of any two different
 integers up to i (paper, construction). Uniform attention is a running sum.
 
-The attention weights must be those of the construction; this is checked. Embedding, feed-forward layers and unembedding
-are the model's own: they see few different inputs, so each is evaluated once from the matrices and remembered.
+All this is proven for the weights of the construction only, so every tensor of the model must equal the construction's;
+this is checked, and any other model is refused. Embedding, feed-forward layers and unembedding are still evaluated from
+the model's matrices: they see few different inputs, so each is computed once and remembered.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _LOCAL = (
     *("is_inst", "is_goto_cond", "rec_is_start", "rec_is_end", "rec_is_goto", "prog_cur_move"),
 )
 _INFINITE = -1
+_GLOBAL = ("embedding", "positional", "unembedding")
+_IN_BLOCK = ("query", "key", "value", "output", "hidden", "hidden_bias", "projection", "projection_bias")
 
 Local = tuple[int, ...]
 
@@ -173,7 +176,7 @@ _COMPILED: weakref.WeakKeyDictionary[Any, tuple[str, ExactTables]] = weakref.Wea
 
 
 def compile_tables(model: Any) -> ExactTables:
-    """Check a model's attention weights and tabulate its other layers; kept until the weights change.
+    """Check that a model's weights are the construction's and tabulate its layers; kept until the weights change.
 
     Args:
         model: A :class:`octavo_prompt_turing.PromptTuringModel`.
@@ -182,23 +185,19 @@ def compile_tables(model: Any) -> ExactTables:
         The tables.
 
     Raises:
-        InvalidValueError: If the attention weights are not those of the construction, or a feature of a single token is
-            not an integer.
+        InvalidValueError: If any tensor is not that of the construction.
     """
     state = model.state_hash()
     if model in _COMPILED and _COMPILED[model][0] == state:
         return _COMPILED[model][1]
     built = build_construction()
     blocks = []
-    for number, (block, weights) in enumerate(zip(model.blocks, built.blocks, strict=True)):
-        for name in ("query", "key", "value", "output"):
-            if not np.array_equal(_array(getattr(block, name)), getattr(weights, name)):
-                raise InvalidValueError(
-                    f"the {name} weights of block {number + 1} are not those of the construction, which the exact "
-                    "engine looks up by integers; use engine='reference' or 'deficit64' for other weights"
-                )
-        fields = ("query", "key", "value", "output", "hidden", "hidden_bias", "projection", "projection_bias")
-        arrays = {name: _array(getattr(block, name)) for name in fields}
+    own = {name: _checked(getattr(model, name), getattr(built, name), f"the {name} weights") for name in _GLOBAL}
+    for number, (block, weights) in enumerate(zip(model.blocks, built.blocks, strict=True), start=1):
+        arrays = {
+            name: _checked(getattr(block, name), getattr(weights, name), f"the {name} weights of block {number}")
+            for name in _IN_BLOCK
+        }
         blocks.append(
             BlockWeights(
                 **arrays,
@@ -208,9 +207,7 @@ def compile_tables(model: Any) -> ExactTables:
                 head_names=weights.head_names,
             )
         )
-    if not np.array_equal(_array(model.positional), built.positional):
-        raise InvalidValueError("the positional weights are not those of the construction; use engine='reference'")
-    tables = ExactTables(model.layout, _array(model.embedding), blocks, _array(model.unembedding))
+    tables = ExactTables(model.layout, own["embedding"], blocks, own["unembedding"])
     tables.local = [(_local(tables, token, 0), _local(tables, token, 1)) for token in range(len(TOKENS))]
     _COMPILED[model] = (state, tables)
     return tables
@@ -384,5 +381,11 @@ def _integer(value: float, name: str) -> int:
     return int(value)
 
 
-def _array(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()
+def _checked(tensor: Any, wanted: np.ndarray, what: str) -> np.ndarray:
+    found = tensor.detach().cpu().double().numpy()
+    if not np.array_equal(found, wanted):
+        raise InvalidValueError(
+            f"{what} are not those of the construction, the only ones that the exact engine is proven for; use "
+            "engine='reference' or 'deficit64' for other weights"
+        )
+    return found.copy()
