@@ -91,7 +91,7 @@ struct Job {
   mp_scratch lend() { return buffers.lend(head_dim, hashing); }
 };
 
-// Run task(i, scratch) for all i below count. Returns 0, or -1 when memory ran out.
+// Run task(i, scratch) for all i below count. Returns 0, or -1 when memory ran out or no thread could be started.
 template <class Task>
 int parallel(int threads, int64_t count, int head_dim, bool hashing, const Task& task) {
   Job<Task> job{task, count, head_dim, hashing};
@@ -101,14 +101,16 @@ int parallel(int threads, int64_t count, int head_dim, bool hashing, const Task&
   } else if (team_runner) {
     team_runner(Job<Task>::work, &job, (unsigned)team, 0);
   } else {
+    // A thread that cannot be started fails the call, but those that were started use `job` and are waited for.
+    std::vector<std::thread> helpers;
     try {
-      std::vector<std::thread> helpers;
+      helpers.reserve(team - 1);
       for (int i = 1; i < team; ++i) helpers.emplace_back(Job<Task>::work, &job);
-      Job<Task>::work(&job);
-      for (auto& helper : helpers) helper.join();
     } catch (...) {
-      return -1;
+      job.failed = true;
     }
+    if (!job.failed) Job<Task>::work(&job);
+    for (auto& helper : helpers) helper.join();
   }
   return job.failed ? -1 : 0;
 }

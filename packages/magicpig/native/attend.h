@@ -95,7 +95,7 @@ static inline void dense_block(const typename T::type* keys, int64_t key_stride,
     vf total{};
     for (int j = 0; j < BLOCK; j += W) {
       vf z = load(x[g] + j);
-      vf w = z > NEGATIVE ? vexp(z - top) : splat(0.0f);
+      vf w = z <= NEGATIVE ? splat(0.0f) : vexp(z - top);  // NaN is no hidden key: it must reach the output
       store(x[g] + j, w);
       total += w;
     }
@@ -228,7 +228,8 @@ static inline vf selection_probability(vf cosine, const Law& law) {
   vf hit = vpow(vmax(1.0f - vacos(cosine) * 0.318309886183790672f, splat(0.0f)), law.key_bits);
   vf miss = 1.0f - hit;
   vf rest = vpow(miss, n - m);
-  // 1 - P[fewer hits] cancels when the probability is small; there the first terms of the other tail are summed.
+  // 1 - P[fewer hits] cancels when the probability is small, which it is while far fewer than `m` hits are expected;
+  // there the first terms of the other tail are summed.
   vf fewer{}, power = one;
   for (int j = 0; j < m; ++j) {
     fewer = fewer * miss + law.binomial[j] * power;
@@ -241,7 +242,7 @@ static inline vf selection_probability(vf cosine, const Law& law) {
     term = term * odds * ((float)(n - j) / (float)(j + 1));
     tail += term;
   }
-  return vmin(hit * (float)n < 0.3f ? tail : complement, one);
+  return vmin(hit * (float)n < (m == 1 ? 0.3f : 0.4f * m) ? tail : complement, one);
 }
 
 // Attention over the selected keys of a segment with weights exp(s) / (u + eps): equation (2) before the division.
@@ -317,7 +318,7 @@ static void attend_segment(const mp_attend_args& a, const mp_segment& segment, i
     vf total{}, squares{}, variance{};
     for (int j = 0; j < BLOCK; j += W) {
       vf z = load(x[0] + j);
-      vf w = z > NEGATIVE ? vexp(z - top) : splat(0.0f);
+      vf w = z <= NEGATIVE ? splat(0.0f) : vexp(z - top);
       store(weight[0] + j, w);
       vf s = w * w * load(spread[0] + j);
       store(spread[0] + j, s);
@@ -354,7 +355,7 @@ static void merge(float* partial, int dim, int64_t first, int64_t count, int64_t
   float top = NEGATIVE;
   for (int64_t p = 0; p < count; ++p) {
     Part part = part_at(partial, dim, first + p);
-    if (part.sum > 0 && part.top > top) top = part.top;
+    if (part.sum != 0 && part.top > top) top = part.top;
   }
   double total = 0, sampled = 0, squares = 0;
   float selected = 0, visited = 0, largest = NEGATIVE;
@@ -362,7 +363,7 @@ static void merge(float* partial, int dim, int64_t first, int64_t count, int64_t
   for (int64_t p = 0; p < count; ++p) {
     Part part = part_at(partial, dim, first + p);
     selected += part.selected, visited += part.visited;
-    if (!(part.sum > 0)) continue;
+    if (part.sum == 0) continue;
     const float factor = vexp(splat(part.top - top))[0];
     total += (double)part.sum * factor;
     for (int j = 0; j < dim; ++j) out[j] += part.acc[j] * factor;
@@ -371,27 +372,30 @@ static void merge(float* partial, int dim, int64_t first, int64_t count, int64_t
     squares += (double)part.sum_squares * factor * factor;
     largest = part.largest > largest ? part.largest : largest;
   }
-  const float inf = __builtin_inff();
-  *lse = total > 0 ? top + vlog(splat((float)total))[0] : -inf;
-  const float inverse = total > 0 ? (float)(1.0 / total) : 0.0f;
+  // An empty sum has the logarithm -inf; one that is not a number stays so.
+  auto log_sum = [top](double sum) {
+    return sum > 0 ? top + vlog(splat((float)sum))[0] : sum == 0 ? -__builtin_inff() : __builtin_nanf("");
+  };
+  *lse = log_sum(total);
+  const float inverse = total == 0 ? 0.0f : (float)(1.0 / total);
   for (int j = 0; j < dim; ++j) out[j] *= inverse;
   if (!stats) return;
   stats[MP_SELECTED] = selected;
   stats[MP_VISITED] = visited;
   stats[MP_MAX_SHARE] = largest > NEGATIVE ? vexp(splat(largest - *lse))[0] : 0.0f;
   stats[MP_ESS] = squares > 0 ? (float)(sampled * sampled / squares) : 0.0f;
-  stats[MP_LSE_SAMPLED] = sampled > 0 ? top + vlog(splat((float)sampled))[0] : -inf;
+  stats[MP_LSE_SAMPLED] = log_sum(sampled);
   double error = 0, size = 0;
   for (int j = 0; j < dim; ++j) size += (double)out[j] * out[j];
   for (int64_t p = 0; p < count; ++p) {
     Part part = part_at(partial, dim, first + p);
-    if (p == dense || !(part.sum > 0)) continue;
+    if (p == dense || part.sum == 0) continue;
     const double factor = vexp(splat(part.top - top))[0] * inverse;
     double cross = 0;
     for (int j = 0; j < dim; ++j) cross += (double)part.a1[j] * out[j];
     error += factor * factor * (part.a2 - 2 * cross + part.a0 * size);
   }
-  stats[MP_ERROR] = error > 0 ? (float)__builtin_sqrt(error) : 0.0f;
+  stats[MP_ERROR] = error < 0 ? 0.0f : (float)__builtin_sqrt(error);
 }
 
 }  // namespace MP_NS

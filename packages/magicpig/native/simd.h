@@ -104,10 +104,10 @@ static inline void hsum4(vf a, vf b, vf c, vf d, float* out) {
 #endif
 }
 
-// exp for any float: zero below -87, clamped above 88. Cephes' polynomial, relative error about 1e-7.
+// exp for any float: zero below -87, clamped above 88, NaN for NaN. Cephes' polynomial, relative error about 1e-7.
 static inline vf vexp(vf x) {
   vi underflow = x < -87.0f;
-  vf y = vmin(vmax(x, splat(-87.0f)), splat(88.0f));
+  vf y = vmin(splat(88.0f), vmax(splat(-87.0f), x));  // in this order a NaN passes
   vf n = y * 1.44269504088896341f;
   vi k = __builtin_convertvector(n + (n < 0.0f ? splat(-0.5f) : splat(0.5f)), vi);
   vf kf = __builtin_convertvector(k, vf);

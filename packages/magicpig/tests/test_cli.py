@@ -12,6 +12,7 @@ from octavo_magicpig.cli import app
 from typer.testing import CliRunner
 
 RUNNER = CliRunner()
+LATIN = Path(__file__).parent / "data" / "case_mha_k4_l12.npz"
 
 
 def test_the_command_line_does_not_load_torch() -> None:
@@ -52,10 +53,18 @@ def test_timing(tmp_path: Path) -> None:
         (["eval", "niah", "--methods", "magic"], "unknown method"),
         (["tune", "--text", "/nowhere.txt"], "no file"),
         (["eval", "nll", "--bits", "20"], "key_bits=20"),
+        (["eval", "niah", "--protocol", ""], "give A, B or both"),
+        (["eval", "niah", "--protocol", "C"], "unknown protocol 'C'"),
+        (["eval", "niah", "--budget", "0"], "budget=0.0"),
+        (["eval", "niah", "--budget", "nan"], "budget=nan"),
+        (["eval", "nll", "--text", str(LATIN)], "not UTF-8"),
+        (["tune", "--text", str(LATIN)], "not UTF-8"),
+        (["tune", "--budget", "0"], "budget=0.0"),
+        (["time", "--lengths", "100000000k"], "GiB"),
     ],
 )
 def test_bad_input_is_told(words: list[str], message: str) -> None:
-    if words[0] == "eval":
+    if words[0] != "time":
         pytest.importorskip("transformers", minversion="5.24")
     result = RUNNER.invoke(app, words)
     assert isinstance(result.exception, OctavoError)

@@ -8,6 +8,16 @@ from octavo_core.errors import InvalidValueError
 from octavo_magicpig import collision_probability, expected_fraction
 from scipy.stats import binom
 
+MANY_TABLES = [
+    (10, 150, 15),
+    (10, 1000, 8),
+    (2, 4096, 8),
+    (1, 4096, 2048),
+    (4, 4096, 4096),
+    (1, 300, 290),
+    (16, 4096, 1),
+]
+
 # Cosine, then the probability with 10 bits and 150 tables, and with 8 bits and 75 tables.
 TABLE = [
     (-0.1, 0.002715, 0.013197),
@@ -30,7 +40,7 @@ def test_exact_small_case() -> None:
     assert float(collision_probability(0.5, 2, 3)) == pytest.approx(0.41700960219478733, abs=1e-12)
 
 
-@given(cosine=st.floats(-1, 1), bits=st.integers(1, 16), tables=st.integers(8, 300), hits=st.integers(0, 8))
+@given(cosine=st.floats(-1, 1), bits=st.integers(1, 16), tables=st.integers(8, 4096), hits=st.integers(0, 8))
 def test_it_is_the_binomial_tail(cosine: float, bits: int, tables: int, hits: int) -> None:
     angle = torch.arccos(torch.tensor(cosine, dtype=torch.float64)) / torch.pi
     expected = binom.sf(hits - 1, tables, float((1 - angle) ** bits))
@@ -65,3 +75,12 @@ def test_expected_fraction_is_the_mean() -> None:
 def test_impossible_counts_are_refused(bits: int, tables: int, hits: int) -> None:
     with pytest.raises(InvalidValueError, match="not possible"):
         collision_probability(0.0, bits, tables, hits)
+
+
+@pytest.mark.parametrize(("bits", "tables", "hits"), MANY_TABLES)
+def test_many_tables_and_hits_do_not_overflow(bits: int, tables: int, hits: int) -> None:
+    cosine = torch.linspace(-1, 1, 401, dtype=torch.float64)
+    p = (1 - torch.arccos(cosine) / torch.pi) ** bits
+    expected = torch.from_numpy(binom.sf(hits - 1, tables, p.numpy()))
+    assert torch.allclose(collision_probability(cosine, bits, tables, hits), expected, rtol=1e-6, atol=1e-290)
+    assert torch.allclose(collision_probability(cosine.float(), bits, tables, hits).double(), expected, atol=1e-3)

@@ -20,6 +20,7 @@ from octavo_magicpig import LSHConfig
         ({"weight_eps": -1e-3}, "weight_eps"),
         ({"weight_eps": float("nan")}, "weight_eps"),
         ({"tolerance": 0}, "tolerance=0"),
+        ({"tolerance": float("inf")}, "tolerance=inf"),
         ({"transform": "mips"}, "transform='mips'"),
         ({"planes": "random"}, "planes='random'"),
         ({"planes_per": "token"}, "planes_per='token'"),
@@ -54,3 +55,27 @@ def test_round_trip_through_a_dictionary() -> None:
     assert LSHConfig.from_dict(config.to_dict()) == config
     with pytest.raises(InvalidValueError, match="unknown setting 'K'"):
         LSHConfig.from_dict({"K": 10})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight_eps": "a"},
+        {"weight_eps": None},
+        {"weight_eps": True},
+        {"tolerance": "x"},
+        {"tolerance": True},
+        {"center": "no"},
+        {"center": None},
+        {"center": 1},
+    ],
+)
+def test_settings_of_another_type_are_refused_by_name(settings: dict) -> None:
+    with pytest.raises(InvalidTypeError, match=f"{next(iter(settings))}="):
+        LSHConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", [None, [1], "key_bits"])
+def test_a_configuration_comes_from_a_dictionary(settings: object) -> None:
+    with pytest.raises(InvalidTypeError, match="settings by name"):
+        LSHConfig.from_dict(settings)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from magicpig_helpers import random_layer
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from octavo_magicpig import (
     LSHConfig,
     LSHIndex,
@@ -166,3 +166,14 @@ def test_what_is_refused(layer: tuple) -> None:
     ):
         with pytest.raises(InvalidValueError):
             call()
+
+
+@pytest.mark.parametrize("budget", [True, "a", None, float("nan")])
+def test_budgets_must_be_numbers(layer: tuple, budget: object) -> None:
+    query, keys, values = layer
+    for method in (topk_attention, quest_attention, hybrid_attention):
+        with pytest.raises((InvalidTypeError, InvalidValueError), match="budget="):
+            method(query, keys, values, budget=budget)
+    for count, error in ((-1, InvalidValueError), (1.5, InvalidTypeError), (True, InvalidTypeError)):
+        with pytest.raises(error, match="count="):
+            heavy_positions(query.expand(-1, -1, 4, -1), keys, count)

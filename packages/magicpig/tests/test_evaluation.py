@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_magicpig import LSHConfig
 from octavo_magicpig.evaluation import TASKS, Example, load_examples, make_examples, score
 from octavo_magicpig.evaluation.tasks import english_text
@@ -99,7 +99,7 @@ EXAMPLES = [Example(i, "some context " * 12 + str(i), " question?", ("5",), "nia
 
 
 def test_methods_that_read_every_key_agree(model: Any) -> None:
-    from octavo_magicpig.evaluation._runner import run_tasks, summarise
+    from octavo_magicpig.evaluation import run_tasks, summarise
     from octavo_magicpig.evaluation._study import METHODS, make_method
 
     methods = [make_method(name, EVERY_KEY, budget=1.0) for name in METHODS if name != "oracle"]
@@ -175,3 +175,102 @@ def test_what_is_refused(model: Any, tmp_path: Path) -> None:
     for name in ("nowhere", str(tmp_path / "none"), str(tmp_path / "none.gguf")):
         with pytest.raises(MissingFileError):
             load_model(name)
+
+
+def test_a_run_of_other_settings_is_not_resumed(model: Any, tmp_path: Path) -> None:
+    from octavo_magicpig.evaluation._runner import run_tasks
+    from octavo_magicpig.evaluation._study import make_method
+
+    results = tmp_path / "results.jsonl"
+    methods = [make_method("dense", EVERY_KEY)]
+    options: dict[str, Any] = {"protocols": ("A",), "new_tokens": 2, "results": results}
+    settings = {"model": "tiny", "tokens": 100, "config": EVERY_KEY.to_dict()}
+    run_tasks(model, Letters(), EXAMPLES[:1], methods, settings=settings, **options)
+    kept = results.read_text()
+    for change, words in (
+        ({"tokens": 120}, "tokens=100.*tokens=120"),
+        ({"config": EVERY_KEY.to_dict() | {"key_bits": 4}}, "key_bits=10.*key_bits=4"),
+        ({"text": "abc"}, "text=None.*text='abc'"),
+    ):
+        with pytest.raises(InvalidStateError, match=words):
+            run_tasks(model, Letters(), EXAMPLES, methods, settings=settings | change, resume=True, **options)
+    assert results.read_text() == kept
+    more = run_tasks(model, Letters(), EXAMPLES, methods, settings=settings, resume=True, **options)
+    assert [outcome.index for outcome in more] == [0, 1, 2]
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(InvalidStateError, match=r"settings\.json"):
+        run_tasks(model, Letters(), EXAMPLES, methods, settings=settings, resume=True, **options)
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(InvalidStateError, match=r"settings\.json"):
+        run_tasks(model, Letters(), EXAMPLES, methods, settings=settings, resume=True, **options)
+
+
+@pytest.mark.parametrize(
+    "change", [{"value": "x"}, {"value": float("nan")}, {"seconds": "y"}, {"index": 1.5}, {"task": 3}, {"more": 1}]
+)
+def test_result_lines_are_checked(model: Any, tmp_path: Path, change: dict[str, Any]) -> None:
+    from octavo_magicpig.evaluation._runner import run_tasks
+
+    line = {"task": "niah", "index": 7, "method": "dense", "protocol": "A", "value": 0.5, "tokens": 1, "seconds": 0.1}
+    results = tmp_path / "results.jsonl"
+    results.write_text(json.dumps(line | change) + "\n")
+    with pytest.raises(InvalidStateError, match="line 1"):
+        run_tasks(model, Letters(), [], [], results=results, resume=True)
+    results.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(InvalidStateError, match="UTF-8"):
+        run_tasks(model, Letters(), [], [], results=results, resume=True)
+
+
+def test_repeated_indices_of_a_file_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "task.jsonl"
+    file.write_text("".join(json.dumps({"index": i, "input": f"{i}", "outputs": []}) + "\n" for i in (0, 3, 0, 1)))
+    assert [example.index for example in load_examples(file)] == [0, 1, 2, 3]
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidValueError, match="UTF-8"):
+        load_examples(file)
+
+
+def test_models_are_told_apart_by_their_weights(model: Any) -> None:
+    from octavo_magicpig.evaluation._runner import fingerprint
+
+    before = fingerprint(model)
+    assert fingerprint(model) == before
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+        assert fingerprint(model) != before
+        model.lm_head.weight[0, 0] -= 1
+
+
+@pytest.mark.parametrize("budget", [0.0, -0.1, 2.0, float("nan"), "a", True])
+def test_budgets_are_checked_when_a_method_is_made(budget: Any) -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    from octavo_magicpig.evaluation import make_method
+
+    with pytest.raises((InvalidValueError, InvalidTypeError), match="budget="):
+        make_method("topk", budget=budget)
+
+
+@pytest.mark.parametrize("protocols", [(), ("a",), ("A", "C")])
+def test_protocols_are_checked(protocols: tuple[str, ...]) -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    from octavo_magicpig.evaluation._runner import check_protocols
+
+    with pytest.raises(InvalidValueError, match="give A, B or both"):
+        check_protocols(protocols)
+    assert check_protocols("BAB") == ("B", "A")
+
+
+def test_files_that_are_no_models_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    from octavo_magicpig.evaluation import load_model
+
+    for name in (str(tmp_path), str(tmp_path / "broken")):
+        with pytest.raises((MissingFileError, InvalidValueError), match="model"):
+            load_model(name)
+        (tmp_path / "broken").mkdir(exist_ok=True)
+        (tmp_path / "broken" / "config.json").write_text('{"model_type": "llama"}')
+    pytest.importorskip("gguf")
+    junk = tmp_path / "junk.gguf"
+    junk.write_text("x")
+    with pytest.raises((MissingFileError, InvalidValueError), match="model"):
+        load_model(str(junk))

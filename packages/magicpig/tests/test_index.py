@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
+import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -345,3 +348,133 @@ def test_what_is_refused() -> None:
         dense_decode_attention(torch.zeros(1, 3, 32), keys, values)
     with pytest.raises(InvalidTypeError, match="float32, bfloat16 or float16"):
         dense_decode_attention(query, keys, values.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"config": None}, "config=None"),
+        ({"config": {}}, "config"),
+        ({"head_dim": 32.0}, "head_dim=32.0"),
+        ({"num_kv_heads": True}, "num_kv_heads=True"),
+        ({"batch_size": "1"}, "batch_size='1'"),
+        ({"dtype": "float32"}, "dtype='float32'"),
+        ({"dtype": torch.int32}, "dtype=torch.int32"),
+        ({"layer": 0.5}, "layer=0.5"),
+        ({"planes": [1]}, "planes.*list"),
+    ],
+)
+def test_an_index_of_other_types_is_refused(arguments: dict[str, Any], words: str) -> None:
+    defaults: dict[str, Any] = {"config": CONFIG, "num_kv_heads": 2, "head_dim": 32}
+    with pytest.raises(InvalidTypeError, match=words):
+        LSHIndex(**defaults | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"layer": -1}, "layer=-1"),
+        ({"device": "xx"}, "unknown device 'xx'"),
+        ({"head_dim": 4096, "config": dataclasses.replace(CONFIG, transform="simple")}, "head_dim=4096.*4095"),
+    ],
+)
+def test_an_index_that_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+    defaults: dict[str, Any] = {"config": CONFIG, "num_kv_heads": 2, "head_dim": 32}
+    with pytest.raises(InvalidValueError, match=words):
+        LSHIndex(**defaults | arguments)
+
+
+@pytest.mark.parametrize("bad", [None, [1.0], "keys"])
+def test_tokens_must_be_tensors(bad: object) -> None:
+    _, keys, values = random_layer(100)
+    index = LSHIndex(CONFIG, 2, 32).build(keys, values)
+    for action in (
+        lambda: index.build(bad, values),
+        lambda: index.append(keys, keys.numpy()),
+        lambda: index.attend(bad),
+        lambda: index.reorder(bad),
+    ):
+        with pytest.raises(InvalidTypeError, match="give a tensor"):
+            action()
+    assert len(index) == 100
+
+
+def test_positions_and_means_are_checked() -> None:
+    query, keys, values = random_layer(100)
+    index = LSHIndex(CONFIG, 2, 32).build(keys, values)
+    before = index.attend(query)[0]
+    for error, words, options in (
+        (InvalidTypeError, "padding.*list", {"padding": [3]}),
+        (InvalidTypeError, "padding of torch.float32", {"padding": torch.tensor([3.7])}),
+        (InvalidTypeError, "heavy of torch.float32", {"heavy": torch.rand(1, 2, 3)}),
+        (InvalidValueError, "heavy.*-1 to 99", {"heavy": torch.full((1, 2, 3), 100)}),
+        (InvalidValueError, "heavy.*-1 to 99", {"heavy": torch.full((1, 2, 3), -7)}),
+        (InvalidValueError, "mean holds NaN", {"mean": torch.full((1, 2, 32), torch.nan)}),
+    ):
+        with pytest.raises(error, match=words):
+            index.build(keys, values, **options)
+        assert torch.equal(index.attend(query)[0], before), "a refused build changes nothing"
+    for length in (2.5, True, "3", None):
+        with pytest.raises(InvalidTypeError, match="length="):
+            index.crop(length)
+    with pytest.raises(InvalidTypeError, match="rows of torch"):
+        index.reorder(torch.tensor([0.7]))
+    for scale in (torch.nan, torch.inf):
+        with pytest.raises(InvalidValueError, match="scale="):
+            index.attend(query, scale=scale)
+    with pytest.raises(InvalidTypeError, match="scale="):
+        index.attend(query, scale="a")
+
+
+def test_heavy_positions_given_twice_count_once(kernel: str) -> None:
+    query, keys, values = random_layer(400)
+    config = dataclasses.replace(CONFIG, kernel=kernel, min_hits=0)
+    exact, exact_lse = dense_decode_attention(query, keys, values)
+    heavy = torch.tensor([[[100, 100, 100, -1], [7, 8, 7, 7]]])
+    index = LSHIndex(config, 2, 32).build(keys, values, heavy=heavy)
+    out, lse, _ = index.attend(query)
+    assert torch.allclose(out, exact, atol=1e-5)
+    assert torch.allclose(lse, exact_lse, atol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))])  # noqa: S301
+def test_copies_go_their_own_way(kernel: str, copied: Any) -> None:
+    query, keys, values = random_layer(400)
+    index = LSHIndex(dataclasses.replace(CONFIG, kernel=kernel), 2, 32).build(keys, values)
+    expected = index.attend(query)[0]
+    other = copied(index)
+    assert torch.equal(other.attend(query)[0], expected)
+    other.append(keys[:, :, :200], values[:, :, :200])
+    other.crop(450)
+    assert len(index) == 400
+    assert torch.equal(index.attend(query)[0], expected)
+    assert bool(torch.isfinite(other.attend(query)[0]).all())
+
+
+def test_cropping_to_nothing_forgets_the_prompt() -> None:
+    query, keys, values = random_layer(300, batch=2)
+    index = LSHIndex(dataclasses.replace(CONFIG, min_hits=0), 2, 32, 2)
+    index.build(keys, values, padding=torch.tensor([40, 0]), heavy=torch.full((2, 2, 1), 60))
+    index.crop(0)
+    assert not index.is_built
+    index.extend(keys, values)
+    index.build_tables()
+    assert torch.allclose(index.attend(query)[0], dense_decode_attention(query, keys, values)[0], atol=1e-5)
+
+
+def test_layers_hash_at_different_steps() -> None:
+    _, keys, values = random_layer(400, kv_heads=1, dim=8)
+    config = LSHConfig(key_bits=3, num_tables=4, segment_min=64, window_tokens=8)
+    indices = [LSHIndex(config, 1, 8, layer=layer).build(keys[:, :, :100], values[:, :, :100]) for layer in range(16)]
+    busy = []
+    for token in range(100, 400):
+        before = [index._tail for index in indices]
+        for index in indices:
+            index.append(keys[:, :, token : token + 1], values[:, :, token : token + 1])
+        busy.append(sum(index._tail > tail for index, tail in zip(indices, before, strict=True)))
+        assert all(8 <= len(index) - index._tail <= 8 + 64 for index in indices)
+    assert max(busy) <= 2
+    # Where the boundaries lie does not depend on how the tokens came.
+    at_once = LSHIndex(config, 1, 8, layer=5).build(keys[:, :, :100], values[:, :, :100])
+    at_once.append(keys[:, :, 100:], values[:, :, 100:])
+    assert at_once._tail == indices[5]._tail

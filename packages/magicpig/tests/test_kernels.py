@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
 from magicpig_helpers import available_kernels, random_layer
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from octavo_magicpig import LSHConfig, LSHIndex, collision_probability, dense_decode_attention
 from octavo_magicpig.kernels import describe, native, resolve
 
@@ -179,3 +181,120 @@ def test_choice_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("auto") is not native
     with pytest.raises(InvalidStateError, match="no compiler"):
         resolve("native")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"mask": torch.ones(1, 3, dtype=torch.bool)}, InvalidValueError, r"mask of shape \(1, 3\).*\(1, 50\)"),
+        ({"mask": torch.ones(0, 50, dtype=torch.bool)}, InvalidValueError, "mask of shape"),
+        ({"mask": torch.ones(1, 50)}, InvalidTypeError, "mask of torch.float32.*bool"),
+        ({"mask": torch.ones(1, 50, dtype=torch.int64)}, InvalidTypeError, "mask of torch.int64.*bool"),
+        ({"mask": torch.ones(1, 50, dtype=torch.bool, device="meta")}, InvalidValueError, "mask is on meta"),
+        ({"mask": [True] * 50}, InvalidTypeError, "mask.*list"),
+        ({"first": torch.tensor([], dtype=torch.int64)}, InvalidValueError, r"first of shape \(0,\).*\(1,\)"),
+        ({"first": torch.tensor([0, 1, 2])}, InvalidValueError, "first of shape"),
+        ({"first": torch.tensor([1.5])}, InvalidTypeError, "first of torch.float32.*int"),
+        ({"first": torch.tensor([-5])}, InvalidValueError, "first.*0 to 50"),
+        ({"first": torch.tensor([51])}, InvalidValueError, "first.*0 to 50"),
+        ({"scale": float("nan")}, InvalidValueError, "scale=nan"),
+        ({"scale": float("inf")}, InvalidValueError, "scale=inf"),
+        ({"scale": "1"}, InvalidTypeError, "scale='1'"),
+    ],
+)
+def test_dense_attention_refuses_what_does_not_fit(kernel: str, options: dict, error: type, words: str) -> None:
+    query, keys, values = random_layer(50)
+    with pytest.raises(error, match=words):
+        dense_decode_attention(query, keys, values, kernel=kernel, **options)
+
+
+def test_dense_attention_refuses_mixed_devices(kernel: str) -> None:
+    query, keys, values = random_layer(50)
+    with pytest.raises(InvalidValueError, match="on cpu.*on meta"):
+        dense_decode_attention(query, keys.to("meta"), values.to("meta"), kernel=kernel)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("where", ["keys", "values"])
+def test_numbers_that_are_not_finite_are_seen_in_the_output(kernel: str, where: str, bad: float) -> None:
+    query, keys, values = random_layer(300, kv_heads=1, group=2, dim=32)
+    poisoned = {"keys": keys.clone(), "values": values.clone()}
+    poisoned[where][0, 0, 7, 3] = bad
+    out, lse = dense_decode_attention(query, poisoned["keys"], poisoned["values"], kernel=kernel)
+    reference, reference_lse = dense_decode_attention(query, poisoned["keys"], poisoned["values"], kernel="torch")
+    # An infinite key whose score is minus infinity takes no part; any other spoils its head.
+    assert torch.equal(torch.isfinite(out).all(-1), torch.isfinite(reference).all(-1))
+    assert torch.equal(torch.isfinite(lse), torch.isfinite(reference_lse))
+    assert not bool(torch.isfinite(out).all())
+    for position in (2, 150, 299):  # sink, tables, window
+        index = LSHIndex(dataclasses.replace(SMALL, kernel=kernel, min_hits=0), 1, 32).build(keys, values)
+        (index.keys if where == "keys" else index.values)[0, 0, position, 3] = bad
+        out, _, _ = index.attend(query, with_error=True)
+        assert not bool(torch.isfinite(out).all())
+
+
+def test_scores_that_overflow_are_seen_in_the_output(kernel: str) -> None:
+    query, keys, values = random_layer(300, kv_heads=1, group=1, dim=32)
+    out, lse = dense_decode_attention(query.abs() * 1e20, keys.abs() * 1e20, values, kernel=kernel)
+    assert bool(torch.isnan(out).all())
+    assert not bool(torch.isfinite(lse).any())
+    index = LSHIndex(dataclasses.replace(SMALL, kernel=kernel, min_hits=0, center=False), 1, 32)
+    out, lse, _ = index.build(keys.abs() * 1e20, values).attend(query.abs() * 1e20)
+    assert bool(torch.isnan(out).all())
+    assert not bool(torch.isfinite(lse).any())
+
+
+@pytest.mark.parametrize(("tables", "hits"), [(1000, 8), (4096, 8), (600, 5)])
+def test_many_tables_and_hits_agree(kernel: str, tables: int, hits: int) -> None:
+    query, keys, values = random_layer(200, kv_heads=1, group=2, dim=16)
+    config = LSHConfig(key_bits=8, num_tables=tables, min_hits=hits, weight_eps=0.0)
+    expected = LSHIndex(dataclasses.replace(config, kernel="torch"), 1, 16).build(keys, values).attend(query)
+    out, lse, _ = LSHIndex(dataclasses.replace(config, kernel=kernel), 1, 16).build(keys, values).attend(query)
+    assert torch.allclose(out, expected[0], atol=1e-4)
+    assert torch.allclose(lse, expected[1], atol=1e-4)
+
+
+def test_unknown_values_of_environment_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, good, bad in (
+        ("OCTAVO_MAGICPIG_ISA", "avx2", "sse9"),
+        ("OCTAVO_MAGICPIG_NATIVE", "1", "off"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, bad)
+            with pytest.raises(InvalidValueError, match=f"{name}='{bad}' is unknown; give "):
+                native._load.__wrapped__()
+            patch.setenv(name, good)
+            native._load.__wrapped__()
+    monkeypatch.setenv("OCTAVO_MAGICPIG_NATIVE", "0")
+    assert "turns it off" in str(native._load.__wrapped__()[1]) or native._find() is None
+
+
+NO_THREAD = """
+import resource, torch
+from octavo_magicpig import dense_decode_attention
+from octavo_magicpig.kernels import native
+native._library().functions.mp_use_team(None)
+tensors = torch.randn(1, 4, 16), torch.randn(1, 4, 5000, 16), torch.randn(1, 4, 5000, 16)
+torch.set_num_threads(1)
+expected = dense_decode_attention(*tensors)[0]
+torch.set_num_threads(3)
+print(torch.equal(dense_decode_attention(*tensors)[0], expected), "then", end=" ")
+torch.set_num_threads(64)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 20 * 2**20, resource.RLIM_INFINITY))
+try:
+    dense_decode_attention(*tensors)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_threads_that_cannot_be_started_fail_the_call_alone() -> None:
+    if native.problem() is not None:
+        pytest.skip("no native kernel")
+    done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, then, words = done.stdout.split(" ", 2)
+    assert (first, then) == ("True", "then")
+    assert "ran out of memory or threads" in words

@@ -21,7 +21,7 @@ from octavo_magicpig import (
     topk_attention,
     uniform_sampling_attention,
 )
-from octavo_magicpig.evaluation._runner import load_model, run_tasks, run_text_losses, summarise
+from octavo_magicpig.evaluation import load_model, run_tasks, run_text_losses, summarise
 from octavo_magicpig.evaluation._study import capture, make_method
 from octavo_magicpig.evaluation.tasks import english_text, make_examples
 

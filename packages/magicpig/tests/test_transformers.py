@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
+import pickle
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
 transformers = pytest.importorskip("transformers", minversion="5.24")
 
 from octavo_magicpig import LSHCache, LSHConfig, sparse, use_magicpig  # noqa: E402
 from octavo_magicpig._cache import LSHLayer, cache_layer_of  # noqa: E402
+from octavo_magicpig._integration import magicpig_attention  # noqa: E402
 
 COMMON: dict[str, Any] = {
     "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -245,3 +250,197 @@ def test_an_error_in_the_block_restores_the_model() -> None:
     assert model.config._attn_implementation == "sdpa"
     assert model._prepare_cache_for_generation == before
     assert not model._forward_pre_hooks
+
+
+def gpt_oss() -> Any:
+    extra = {"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 32}
+    return transformers.GptOssForCausalLM(transformers.GptOssConfig(**COMMON | extra)).eval()
+
+
+def test_attention_with_sinks_or_soft_caps_is_refused() -> None:
+    model = gpt_oss()
+    before = model.config._attn_implementation
+    with pytest.raises(InvalidValueError, match="GptOssForCausalLM.*scaled_dot_product_attention"):
+        use_magicpig(model)
+    with pytest.raises(InvalidValueError, match="GptOssForCausalLM"), sparse(model):
+        pass
+    assert model.config._attn_implementation == before
+    model.set_attn_implementation("magicpig")
+    with pytest.raises(InvalidValueError, match="s_aux"):
+        model(torch.tensor([[5, 6, 7]]))
+    tensors = [torch.zeros(1, 2, 3, 16)] * 3
+    with pytest.raises(InvalidValueError, match="softcap"):
+        magicpig_attention(torch.nn.Identity(), *tensors, None, softcap=50.0)
+
+
+def test_architectures_without_the_attention_interface_are_refused() -> None:
+    sizes = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    falcon = transformers.FalconForCausalLM(transformers.FalconConfig(**sizes))
+    bloom = transformers.BloomForCausalLM(transformers.BloomConfig(vocab_size=128, hidden_size=32, n_layer=2, n_head=2))
+    for model in (falcon, bloom):
+        before = model.config._attn_implementation
+        with pytest.raises(InvalidValueError, match=type(model).__name__):
+            use_magicpig(model)
+        with pytest.raises(InvalidValueError, match=type(model).__name__), sparse(model):
+            pass
+        assert model.config._attn_implementation == before
+
+
+def test_keys_that_never_come_back_are_told() -> None:
+    extra = {"kv_channels": 16, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+    sizes = {name: COMMON[name] for name in ("vocab_size", "hidden_size", "intermediate_size")}
+    model = transformers.JetMoeForCausalLM(transformers.JetMoeConfig(num_hidden_layers=2, **sizes, **extra)).eval()
+    with pytest.warns(UserWarning, match="never reached"), sparse(model, EVERY_KEY):
+        generate(model, {"input_ids": torch.arange(3, 30)[None]}, 4)
+    plain = make()
+    with pytest.warns(UserWarning, match="use_magicpig"):
+        generate(plain, padded_batch(), 4, cache=LSHCache(plain.config, EVERY_KEY))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for config in (EVERY_KEY, LSHConfig()):
+            with sparse(plain, config):
+                generate(plain, padded_batch(), 4)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "float16", "auto"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_keys_are_stored_in_any_type(kv_dtype: str, dtype: torch.dtype) -> None:
+    model, batch = make().to(dtype), padded_batch()
+    with torch.no_grad():
+        expected = model(**batch).logits.float()
+    for options in ({}, {"min_context": 10**9}):
+        with sparse(model, dataclasses.replace(EVERY_KEY, kv_dtype=kv_dtype, **options)) as session, torch.no_grad():
+            out = generate(model, batch, 6, return_dict_in_generate=True, output_logits=True)
+        assert out.logits[0].dtype in (dtype, torch.float32)
+        stored = {"auto": torch.float32 if dtype == torch.float64 else dtype}.get(
+            kv_dtype, getattr(torch, kv_dtype, None)
+        )
+        assert session.cache.layers[0].index.dtype == stored
+        tolerance = 1e-4 if {stored, dtype} <= {torch.float32, torch.float64} else 3e-2
+        assert torch.allclose(out.logits[0].float(), expected[:, -1], atol=tolerance)
+
+
+def logits_of(model: Any, batch: dict[str, torch.Tensor], cache: Any) -> torch.Tensor:
+    out = generate(model, batch, 5, cache=cache, return_dict_in_generate=True, output_logits=True)
+    return torch.stack(out.logits)
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_cropped_cache_forgets_the_padding(kept: int) -> None:
+    model, first = use_magicpig(make()), padded_batch()
+    second = {name: tensor.flip(0) for name, tensor in first.items()}
+    config = dataclasses.replace(EVERY_KEY, heavy_tokens=3)
+    cache = LSHCache(model.config, config)
+    logits_of(model, first, cache)
+    cache.crop(kept - cache.get_seq_length())
+    if kept:
+        second = {name: torch.cat([first[name][:, :kept], second[name]], 1) for name in second}
+    expected = logits_of(model, second, transformers.DynamicCache(config=model.config))
+    assert torch.allclose(logits_of(model, second, cache), expected, atol=1e-4)
+
+
+def test_another_padding_than_that_of_the_tables_is_honoured() -> None:
+    model, batch = use_magicpig(make()), padded_batch()
+    mine, stock = LSHCache(model.config, EVERY_KEY), transformers.DynamicCache(config=model.config)
+    masks = [
+        torch.cat([batch["attention_mask"], torch.ones(3, 1, dtype=torch.int64)], 1),
+        None,
+        torch.ones(3, 93, dtype=torch.int64),
+    ]
+    masks[2][2, :30] = 0
+    with torch.no_grad():
+        for cache in (mine, stock):
+            model(**batch, cache=cache)
+        for mask in masks:
+            steps = [model(torch.full((3, 1), 5), attention_mask=mask, cache=cache).logits for cache in (mine, stock)]
+            assert torch.allclose(*steps, atol=1e-4)
+    assert mine.sampled_fraction()
+
+
+def test_sparse_can_be_nested() -> None:
+    model: Any = make()
+    batch = padded_batch()
+    model._prepare_cache_for_generation = before = model._prepare_cache_for_generation
+    with sparse(model, SAMPLED) as outer:
+        generate(model, batch, 4)
+        mine = outer.cache
+        with sparse(model, EVERY_KEY) as inner:
+            generate(model, batch, 4)
+        assert inner.cache.lsh == EVERY_KEY
+        assert outer.cache is mine
+        generate(model, batch, 4)
+        assert outer.cache is not mine
+        assert outer.cache.lsh == SAMPLED
+    assert model.config._attn_implementation == "sdpa"
+    assert model._prepare_cache_for_generation is before
+    assert not model._forward_pre_hooks
+
+
+def test_one_model_in_two_threads() -> None:
+    model, batch = make(), padded_batch()
+    configs = [EVERY_KEY, dataclasses.replace(EVERY_KEY, seed=7, key_bits=4)]
+    expected = generate(model, batch)
+    barrier = threading.Barrier(2)
+
+    def work(number: int) -> bool:
+        right = True
+        for _ in range(3):
+            barrier.wait()
+            with sparse(model, configs[number]) as session:
+                right &= torch.equal(generate(model, batch), expected)
+                right &= session.cache is not None and session.cache.lsh == configs[number]
+        return right
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(work, range(2)))
+    assert model.config._attn_implementation == "sdpa"
+    assert "_prepare_cache_for_generation" not in vars(model)
+    assert not model._forward_pre_hooks
+
+
+def test_a_block_serves_the_threads_that_it_starts() -> None:
+    model, batch = make(), padded_batch()
+    with sparse(model, EVERY_KEY) as session, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(generate, model, batch).result()
+    assert session.cache is not None
+    assert session.cache.sampled_fraction()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])  # noqa: S301
+def test_a_copied_prefix_is_used_again(copied: Callable[..., Any]) -> None:
+    model, batch = use_magicpig(make()), padded_batch()
+    with torch.no_grad():
+        prefix = LSHCache(model.config, EVERY_KEY)
+        model(**batch, cache=prefix)
+        step = torch.full((3, 1), 5)
+        mask = torch.cat([batch["attention_mask"], torch.ones_like(step)], 1)
+        for hashed in (False, True):
+            expected = model(step, attention_mask=mask, cache=copied(prefix)).logits
+            again = copied(prefix)
+            assert again.get_seq_length() == prefix.get_seq_length()
+            assert torch.equal(model(step, attention_mask=mask, cache=again).logits, expected)
+            assert again.layers[0].keys.data_ptr() == again.layers[0].index.keys.data_ptr()
+            assert not hashed or prefix.layers[0].index.is_built
+            model(step, attention_mask=mask, cache=prefix)
+            mask = torch.cat([mask, torch.ones_like(step)], 1)
+    assert copied(LSHCache(model.config, EVERY_KEY)).get_seq_length() == 0
+
+
+def test_tokens_of_another_batch_are_refused() -> None:
+    layer = LSHLayer(SAMPLED)
+    layer.update(torch.zeros(2, 2, 5, 16), torch.zeros(2, 2, 5, 16))
+    for shape in ((1, 2, 1, 16), (2, 1, 1, 16), (2, 2, 1, 8)):
+        with pytest.raises(InvalidValueError, match=r"do not fit.*\(2, 2, any, 16\)"):
+            layer.update(torch.zeros(shape), torch.zeros(shape))
+    assert layer.get_seq_length() == 5
+
+
+def test_a_cache_is_made_from_a_configuration() -> None:
+    model = make()
+    for config in (None, model, {"num_hidden_layers": 2}):
+        with pytest.raises(InvalidTypeError, match="configuration of the model"):
+            LSHCache(config)
+    with pytest.raises(InvalidTypeError, match="LSHConfig"):
+        LSHCache(model.config, {"key_bits": 4})
+    with pytest.raises(InvalidTypeError, match="LSHConfig"), sparse(model, {"key_bits": 4}):
+        pass

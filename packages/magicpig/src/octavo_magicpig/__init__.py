@@ -1,4 +1,4 @@
-"""LSH-sampled attention: long-context decoding on a CPU, in any transformers decoder.
+"""LSH-sampled attention: long-context decoding of transformers models on a CPU.
 
 Zhuoming Chen, Ranajoy Sadhukhan, Zihao Ye, Yang Zhou, Jianyu Zhang, Niklas Nolte, Yuandong Tian, Matthijs Douze, Léon
 Bottou, Zhihao Jia, Beidi Chen, "MagicPIG: LSH Sampling for Efficient LLM Generation", ICLR 2025, arXiv 2410.16179.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingDependencyError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingDependencyError
 from torch import Tensor
 
 from octavo_magicpig.config import LSHConfig
@@ -14,6 +15,7 @@ from octavo_magicpig.index import LSHIndex
 from octavo_magicpig.stats import AttendStats
 
 try:
+    from transformers import PreTrainedConfig
     from transformers.cache_utils import (
         DYNAMIC_LAYER_TYPE_MAPPING,
         Cache,
@@ -23,7 +25,7 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingDependencyError.for_extra("transformers", "octavo-magicpig", "transformers") from error
 
-__all__ = ["LSHCache", "LSHLayer", "cache_layer_of"]
+__all__ = ["LSHCache", "LSHLayer", "cache_layer_of", "checked_settings"]
 
 _STOCK_LAYERS = ("sliding_attention", "chunked_attention", "dummy")
 _LINK = "_octavo_magicpig_layer"
@@ -51,6 +53,17 @@ class LSHLayer(CacheLayerMixin):
         self.index: LSHIndex | None = None
         self.last_stats: AttendStats | None = None
         self._recent: Tensor | None = None
+        # The padding that the tables were built with, as the tensor that came: nearly always the same object again.
+        self._padding: Tensor | None = None
+        self._awaited = self._warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Views of the index, and known to it again in the copy.
+        return {name: value for name, value in vars(self).items() if name not in ("keys", "values")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.keys, self.values = (None, None) if self.index is None else (self.index.keys, self.index.values)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Make the index, once the shapes are known.
@@ -86,21 +99,32 @@ class LSHLayer(CacheLayerMixin):
         Returns:
             All keys and values, as views. The keys know their layer, which is how the attention function finds the
             index.
+
+        Raises:
+            InvalidValueError: If the shape is not that of the tokens before.
         """
         if self.index is None:
             self.lazy_initialization(key_states, value_states)
         index = self._require_index()
+        shape, wanted = key_states.shape, (index.batch_size, index.num_kv_heads, index.head_dim)
+        if (shape[0], shape[1], shape[3]) != wanted or value_states.shape != shape:
+            raise InvalidValueError(
+                f"keys {tuple(shape)} and values {tuple(value_states.shape)} do not fit the cache; give "
+                f"({wanted[0]}, {wanted[1]}, any, {wanted[2]}) for both, or a new cache"
+            )
+        self._expect_attention(shape[2])
         index.extend(key_states, value_states)
         self.keys, self.values = index.keys, index.values
         setattr(self.keys, _LINK, self)
         return self.keys, self.values
 
     def observe(self, query: Tensor) -> None:
-        """Remember the last queries of a prompt, from which exact keys are chosen when ``heavy_tokens`` is set.
+        """Note exact attention, and the last queries of a prompt, from which ``heavy_tokens`` are chosen.
 
         Args:
             query: (batch, heads, tokens, head_dim).
         """
+        self._awaited = False
         if self.config.heavy_tokens and self.sparse:
             self._recent = query[:, :, -_OBSERVED:].detach()
 
@@ -116,16 +140,15 @@ class LSHLayer(CacheLayerMixin):
             Output (batch, heads, head_dim).
         """
         index = self._require_index()
+        self._awaited = False
         if not self.sparse or len(index) < self.config.min_context:
-            from octavo_magicpig.attention import dense_decode_attention
-
             self.last_stats = None
-            return dense_decode_attention(
-                query, index.keys, index.values, scale=scale, first=padding, kernel=self.config.kernel
-            )[0]
+            return index.dense_unchecked(query, query.shape[-1] ** -0.5 if scale is None else scale, padding)
         if not index.is_built:
             index.build_tables(padding=padding, heavy=self._heavy(index, scale))
-            self._recent = None
+            self._recent, self._padding = None, padding
+        elif padding is not self._padding:
+            self._follow_padding(index, padding)
         out, _, self.last_stats = index.attend_unchecked(query, scale)
         return out
 
@@ -150,11 +173,11 @@ class LSHLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.index = self.keys = self.values = self.last_stats = self._recent = None
-        self.is_initialized = False
+        self.index = self.keys = self.values = self.last_stats = self._recent = self._padding = None
+        self.is_initialized = self._awaited = False
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove tokens from the end.
+        """Remove tokens from the end. When no hashed token is left the tables are forgotten, padding included.
 
         Args:
             tokens_to_remove: Minus the number of tokens to remove, as transformers has it.
@@ -168,6 +191,9 @@ class LSHLayer(CacheLayerMixin):
             )
         if tokens_to_remove and self.index is not None:
             self.index.crop(max(0, len(self.index) + tokens_to_remove))
+            if not self.index.hashed_tokens:
+                self.index.forget_tables()
+            self._recent = None
             self.keys, self.values = self.index.keys, self.index.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -205,6 +231,29 @@ class LSHLayer(CacheLayerMixin):
         if self.index is not None and self.index.device != self.device:
             self.index.to(self.device)
 
+    def _expect_attention(self, tokens: int) -> None:
+        """Tell when a decode step ended without the attention function: then nothing is ever sampled."""
+        if tokens != 1:
+            return
+        if self._awaited and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "the keys of an LSHCache never reached the magicpig attention, so nothing is sampled: switch the model "
+                "with use_magicpig(model) or sparse(model), or use another architecture if this one changes its keys "
+                "on the way",
+                stacklevel=2,
+            )
+        self._awaited = True
+
+    def _follow_padding(self, index: LSHIndex, padding: Tensor | None) -> None:
+        """Build the tables anew if a mask hides other tokens than when they were built."""
+        now = torch.zeros_like(index._first) if padding is None else padding
+        if not torch.equal(now, index._first):
+            heavy = index._heavy
+            index.forget_tables()
+            index.build_tables(padding=now, heavy=heavy)
+        self._padding = padding
+
     def _heavy(self, index: LSHIndex, scale: float | None) -> Tensor | None:
         if self._recent is None or len(index) <= self.config.sink_tokens + self.config.window_tokens:
             return None
@@ -222,6 +271,7 @@ class LSHLayer(CacheLayerMixin):
     def _take(self, rows: Tensor) -> None:
         if self.index is not None:
             self.index.reorder(rows.to(self.index.device))
+            self._padding = None
             self.batch_size = self.index.batch_size
             self.keys, self.values = self.index.keys, self.index.values
 
@@ -245,10 +295,16 @@ class LSHCache(Cache):
     Raises:
         InvalidValueError: If the model is an encoder-decoder, has layers that keep no keys (linear attention, state
             space models), or has fewer layers than ``dense_layers`` names.
+        InvalidTypeError: If an argument is something else.
     """
 
-    def __init__(self, config: Any, lsh: LSHConfig | None = None) -> None:
-        settings = lsh or LSHConfig()
+    def __init__(self, config: Any, lsh: LSHConfig | Any = None) -> None:
+        if not isinstance(config, PreTrainedConfig):
+            raise InvalidTypeError(
+                f"config of type {type(config).__name__} is not accepted; give the configuration of the model, "
+                "model.config"
+            )
+        settings = checked_settings(lsh)
         if getattr(config, "is_encoder_decoder", False):
             raise InvalidValueError("encoder-decoder models are not supported; use a decoder-only model")
         decoder = config.get_text_config(decoder=True)
@@ -303,6 +359,23 @@ class LSHCache(Cache):
             for layer in self.layers
             if isinstance(layer, LSHLayer) and layer.index is not None
         )
+
+
+def checked_settings(lsh: LSHConfig | Any) -> LSHConfig:
+    """Check the settings of the sampling.
+
+    Args:
+        lsh: Settings, or ``None`` for the defaults.
+
+    Returns:
+        The settings.
+
+    Raises:
+        InvalidTypeError: If it is something else.
+    """
+    if lsh is not None and not isinstance(lsh, LSHConfig):
+        raise InvalidTypeError(f"settings {lsh!r} are not accepted; give LSHConfig(...) or LSHConfig.from_dict(...)")
+    return lsh or LSHConfig()
 
 
 def cache_layer_of(keys: Tensor) -> LSHLayer | None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from octavo_core.errors import InvalidValueError, MissingDependencyError
 from torch import Tensor
 
-from octavo_magicpig._cache import LSHCache, cache_layer_of
+from octavo_magicpig._cache import LSHCache, cache_layer_of, checked_settings
 from octavo_magicpig.config import LSHConfig
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+    from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import sdpa_mask
 except ImportError as error:  # pragma: no cover - depends on the environment
@@ -23,11 +24,14 @@ except ImportError as error:  # pragma: no cover - depends on the environment
 
 __all__ = ["NAME", "Session", "magicpig_attention", "sparse", "use_magicpig"]
 
+_PREPARE = "_prepare_cache_for_generation"
 NAME = "magicpig"
 """Name under which the attention is registered in transformers."""
 
-# Extras of a call that change the scores in a way the kernels do not know.
-_UNSUPPORTED = ("softcap", "position_bias", "s_aux", "sliding_window")
+# Extras of a call that change the scores in a way that neither the kernels nor PyTorch's attention know, and those
+# that PyTorch's knows.
+_REFUSED = ("softcap", "s_aux")
+_EXACT = ("position_bias", "sliding_window")
 
 
 def magicpig_attention(
@@ -42,13 +46,13 @@ def magicpig_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention for transformers: sampled for one query token on an :class:`octavo_magicpig.LSHCache`, else exact.
 
-    Prompts, pieces of prompts, speculative steps of several tokens, other caches, and masks other than padding on the
-    left go to PyTorch's scaled dot-product attention.
+    Prompts, pieces of prompts, speculative steps of several tokens, other caches, masks other than padding on the left,
+    dropout, and steps whose gradient is recorded go to PyTorch's scaled dot-product attention.
 
     Args:
         module: The attention layer.
         query: (batch, heads, tokens, head_dim).
-        key: (batch, kv_heads, cached tokens, head_dim), as the cache returned it.
+        key: (batch, kv_heads, cached tokens, head_dim), as the cache returned it; of the type that the cache stores.
         value: The same shape.
         attention_mask: Boolean or additive mask (batch, 1, tokens, cached tokens), or ``None``.
         dropout: Dropout of the weights.
@@ -57,13 +61,21 @@ def magicpig_attention(
 
     Returns:
         Output (batch, tokens, heads, head_dim), and ``None`` for the weights.
+
+    Raises:
+        InvalidValueError: If the model has attention sinks (``s_aux``) or caps its scores.
     """
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise InvalidValueError(
+                f"attention with {name} is not supported; use a model without attention sinks and soft-capped scores"
+            )
     layer = cache_layer_of(key)
     exact = (
         layer is None
         or query.shape[2] != 1
         or dropout
-        or any(kwargs.get(name) is not None for name in _UNSUPPORTED)
+        or any(kwargs.get(name) is not None for name in _EXACT)
         or (torch.is_grad_enabled() and query.requires_grad)
     )
     padding = None
@@ -73,6 +85,7 @@ def magicpig_attention(
     if layer is None or exact:
         if layer is not None:
             layer.observe(query)
+            key, value = key.to(query.dtype), value.to(query.dtype)
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -89,10 +102,12 @@ class Session:
     Args:
         config: Settings of the sampling.
         cache: The cache of the last generation or forward pass.
+        thread: Thread that entered the block.
     """
 
     config: LSHConfig
     cache: LSHCache | None = None
+    thread: int = field(default_factory=threading.get_ident, repr=False)
 
 
 def use_magicpig(model: Any) -> Any:
@@ -107,22 +122,23 @@ def use_magicpig(model: Any) -> Any:
         The model.
 
     Raises:
-        InvalidValueError: If the model is an encoder-decoder, or its attention cannot be exchanged.
+        InvalidValueError: If the model is an encoder-decoder, its attention cannot be exchanged (Falcon, Bloom), or
+            is more than PyTorch's scaled dot-product attention knows (sinks, soft-capped scores).
     """
     _check_model(model)
-    try:
-        model.set_attn_implementation(NAME)
-    except ValueError as error:
-        raise InvalidValueError(f"{type(model).__name__} does not let its attention be exchanged: {error}") from error
+    model.set_attn_implementation(NAME)
     return model
 
 
 @contextlib.contextmanager
-def sparse(model: Any, config: LSHConfig | None = None) -> Generator[Session, None, None]:
+def sparse(model: Any, config: LSHConfig | Any = None) -> Generator[Session, None, None]:
     """Sample the attention of a model while it decodes within a block.
 
     ``with sparse(model): model.generate(...)`` makes an :class:`octavo_magicpig.LSHCache` for each generation, and for
     each forward pass that is given no cache or an empty ``DynamicCache``. Caches of other kinds are left alone.
+
+    Blocks can be nested and used from several threads: a thread follows the last block that it entered itself, and a
+    thread that entered none the last one of all. The model is restored when the last block ends.
 
     Args:
         model: A decoder-only transformers model.
@@ -133,44 +149,75 @@ def sparse(model: Any, config: LSHConfig | None = None) -> Generator[Session, No
 
     Raises:
         InvalidValueError: If the model is not supported.
+        InvalidTypeError: If the settings are no :class:`octavo_magicpig.LSHConfig`.
     """
-    settings = config or LSHConfig()
-    session = Session(settings)
+    session = Session(checked_settings(config))
     _check_model(model)
-    LSHCache(model.config, settings)  # refuses layers that are not supported before anything is changed
-    before = model.config._attn_implementation
-    use_magicpig(model)
-    prepare: Any = getattr(model, "_prepare_cache_for_generation", None)
-
-    def fresh() -> LSHCache:
-        session.cache = LSHCache(model.config, settings)
-        return session.cache
-
-    def prepare_cache(generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        result = prepare(generation_config, model_kwargs, *args, **kwargs)
-        if _replaceable(model_kwargs.get("cache")):
-            model_kwargs["cache"] = fresh()
-        return result
-
-    def before_forward(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        name = "past_key_values" if kwargs.get("past_key_values") is not None else "cache"
-        cache = kwargs.get(name)
-        wanted = kwargs.get("use_cache")
-        wanted = model.config.get_text_config(decoder=True).use_cache if wanted is None else wanted
-        if wanted and (cache is None or _replaceable(cache)):
-            kwargs = {**kwargs, name: fresh()}
-        return args, kwargs
-
-    hook = model.register_forward_pre_hook(before_forward, with_kwargs=True)
-    if prepare is not None:
-        model._prepare_cache_for_generation = prepare_cache
+    LSHCache(model.config, session.config)  # refuses layers that are not supported before anything is changed
+    with _Switched.lock:
+        switched = _Switched.models.get(model)
+        if switched is None:
+            switched = _Switched.models[model] = _Switched(model)
+        switched.sessions.append(session)
     try:
         yield session
     finally:
-        hook.remove()
-        if prepare is not None:
-            del model._prepare_cache_for_generation
-        model.set_attn_implementation(before)
+        with _Switched.lock:
+            switched.sessions = [other for other in switched.sessions if other is not session]
+            if not switched.sessions:
+                del _Switched.models[model]
+                switched.restore(model)
+
+
+class _Switched:
+    """A model while there are :func:`sparse` blocks for it: what it was before, and the blocks in force."""
+
+    lock = threading.RLock()
+    models: dict[Any, _Switched] = {}  # noqa: RUF012 - one for the process
+
+    def __init__(self, model: Any) -> None:
+        self.sessions: list[Session] = []
+        self.before = model.config._attn_implementation
+        self.prepare = vars(model).get(_PREPARE)
+        use_magicpig(model)
+        known: Any = getattr(model, _PREPARE, None)
+        config = model.config
+
+        def prepare_cache(generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            result = known(generation_config, model_kwargs, *args, **kwargs)
+            if _replaceable(model_kwargs.get("cache")):
+                model_kwargs["cache"] = self.fresh(config)
+            return result
+
+        def before_forward(
+            _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            name = "past_key_values" if kwargs.get("past_key_values") is not None else "cache"
+            cache = kwargs.get(name)
+            wanted = kwargs.get("use_cache")
+            wanted = config.get_text_config(decoder=True).use_cache if wanted is None else wanted
+            if wanted and (cache is None or _replaceable(cache)):
+                kwargs = {**kwargs, name: self.fresh(config)}
+            return args, kwargs
+
+        self.hook = model.register_forward_pre_hook(before_forward, with_kwargs=True)
+        self.prepares = known is not None
+        if self.prepares:
+            setattr(model, _PREPARE, prepare_cache)
+
+    def fresh(self, config: Any) -> LSHCache:
+        own = [session for session in self.sessions if session.thread == threading.get_ident()]
+        session = (own or self.sessions)[-1]
+        session.cache = LSHCache(config, session.config)
+        return session.cache
+
+    def restore(self, model: Any) -> None:
+        self.hook.remove()
+        if self.prepare is not None:
+            setattr(model, _PREPARE, self.prepare)
+        elif self.prepares:
+            delattr(model, _PREPARE)
+        model.set_attn_implementation(self.before)
 
 
 def _check_model(model: Any) -> None:
@@ -179,6 +226,20 @@ def _check_model(model: Any) -> None:
         raise InvalidValueError(f"{type(model).__name__} is not a transformers model; give a PreTrainedModel")
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidValueError(f"{type(model).__name__} is an encoder-decoder model; use a decoder-only model")
+    # The decoder counts, and what holds it; a vision tower beside it may be of another kind.
+    configs = (config, config.get_text_config(decoder=True))
+    parts = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    parts = [part for part in parts if any(part.config is known for known in configs)]
+    if not all(part._supports_sdpa for part in parts):
+        raise InvalidValueError(
+            f"{type(model).__name__} is not supported: its attention is more than scaled_dot_product_attention "
+            "computes (sinks or soft-capped scores, for example); use another architecture"
+        )
+    if not all(part._can_set_attn_implementation() for part in parts):
+        raise InvalidValueError(
+            f"{type(model).__name__} does not let its attention be exchanged: it does not use the AttentionInterface "
+            "of transformers; use another architecture"
+        )
 
 
 def _replaceable(cache: Any) -> bool:
@@ -204,6 +265,8 @@ def _left_padding(mask: Tensor, key: Tensor) -> Tensor | None:
     padding = hidden if bool(((position >= hidden[:, None]) == visible).all()) else None
     if padding is not None and len(padding) != key.shape[0]:
         padding = padding.expand(key.shape[0]).contiguous()
+    if padding is not None and last_padding is not None and torch.equal(padding, last_padding):
+        padding = last_padding  # the layers look at the object
     _LastMask.pair = (mask, padding)
     return padding
 

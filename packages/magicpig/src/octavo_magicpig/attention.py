@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from octavo_magicpig.kernels import resolve
-from octavo_magicpig.validation import check_decode_inputs
+from octavo_magicpig.validation import check_decode_inputs, check_decode_mask, check_scale
 
 __all__ = ["dense_decode_attention", "merge_states"]
 
@@ -45,10 +45,10 @@ def dense_decode_attention(
     query: Float[Tensor, "batch heads dim"],
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
-    mask: Bool[Tensor, "batch tokens"] | None = None,
+    mask: Bool[Tensor, "batch tokens"] | Any = None,
     *,
-    scale: float | int | None = None,
-    first: Int[Tensor, " batch"] | None = None,
+    scale: float | Any = None,
+    first: Int[Tensor, " batch"] | Any = None,
     kernel: str = "auto",
 ) -> tuple[Float[Tensor, "batch heads dim"], Float[Tensor, "batch heads"]]:
     """Exact attention of one query token over a key-value cache.
@@ -62,17 +62,20 @@ def dense_decode_attention(
         values: Values, of the dtype of the keys.
         mask: True for keys that take part.
         scale: Factor of the scores; ``1 / sqrt(dim)`` by default.
-        first: Keys before it are left out, for each row; all take part by default.
+        first: Keys before it are left out, for each row, 0 to ``tokens``; all take part by default.
         kernel: See :class:`octavo_magicpig.LSHConfig`.
 
     Returns:
-        Output in the dtype of the query, and float32 log-sum-exp; 0 and ``-inf`` where no key takes part.
+        Output in the dtype of the query, and float32 log-sum-exp; 0 and ``-inf`` where no key takes part, NaN where a
+        score or value is not finite.
 
     Raises:
-        InvalidValueError: If shapes do not fit or ``heads`` is no multiple of ``kv_heads``.
+        InvalidValueError: If shapes do not fit, ``heads`` is no multiple of ``kv_heads``, devices are mixed, ``first``
+            lies outside the keys, or the scale is not finite.
         InvalidTypeError: If dtypes are mixed or not supported.
     """
     check_decode_inputs(query, keys, values)
+    check_decode_mask(keys, mask, first)
     batch, _, dim = query.shape
     implementation = resolve(kernel, keys.device)
     begin = torch.zeros(batch, dtype=torch.int64, device=keys.device) if first is None else first.long().contiguous()
@@ -83,6 +86,6 @@ def dense_decode_attention(
         values,
         begin,
         None if mask is None else mask.contiguous(),
-        1 / math.sqrt(dim) if scale is None else float(scale),
+        check_scale(scale, dim),
     )
     return out.to(query.dtype), lse

@@ -6,6 +6,8 @@ the search methods (InfLLM, RetrievalAttention, Loki) approximate.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from octavo_core.errors import InvalidValueError
@@ -22,7 +24,7 @@ def topk_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    budget: int | float,
+    budget: float | Any,
     scale: float | int | None = None,
     sink_tokens: int = 4,
     window_tokens: int = 64,
@@ -86,7 +88,7 @@ def quest_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    budget: int | float,
+    budget: float | Any,
     page_size: int = 16,
     scale: float | int | None = None,
     sink_tokens: int = 4,
@@ -141,7 +143,7 @@ def snapkv_attention(
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
     observed: Float[Tensor, "batch heads observed dim"],
-    budget: int | float,
+    budget: float | Any,
     pool: int = 7,
     scale: float | int | None = None,
     sink_tokens: int = 4,
@@ -183,7 +185,7 @@ def h2o_attention(
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
     observed: Float[Tensor, "batch heads observed dim"],
-    budget: int | float,
+    budget: float | Any,
     scale: float | int | None = None,
     sink_tokens: int = 4,
     window_tokens: int = 64,
@@ -210,7 +212,7 @@ def h2o_attention(
     return _evicted(problem, observed_attention(observed, keys, scale=problem.scale), budget)
 
 
-def _evicted(problem: Problem, votes: Tensor, budget: int | float) -> Estimate:
+def _evicted(problem: Problem, votes: Tensor, budget: float | Any) -> Estimate:
     chosen = torch.zeros_like(votes, dtype=torch.bool)
     if (count := problem.count(budget)) > 0:
         best = votes[..., problem.begin : problem.end].topk(count).indices + problem.begin

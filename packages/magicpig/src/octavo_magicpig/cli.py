@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo_core.errors import InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidValueError
 from octavo_core.files import atomic_write
 from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
 from octavo_core.progress import console_progress
@@ -63,6 +64,7 @@ def time_steps(
     check_out(out)
     query_heads, kv_heads = _pair(heads)
     sizes, batches = [_number(text) for text in lengths.split(",")], [_number(text) for text in batch.split(",")]
+    _check_memory(lengths, max(sizes) * max(batches) * kv_heads, dim)
     from octavo_magicpig.bench import Shape, measure_steps
 
     rows: list[dict[str, Any]] = []
@@ -119,41 +121,48 @@ def evaluate(
     if resume and out is None:
         raise InvalidValueError("--resume needs --out, the folder of the run to continue")
     check_out(out)
-    if text is not None and not text.is_file():
-        raise MissingFileError(f"no file {str(text)!r}; give a text file")
+    import hashlib
     from dataclasses import replace
 
     from octavo_core.device import resolve_device
 
     from octavo_magicpig.evaluation import _runner as runner
     from octavo_magicpig.evaluation import _study as study
-    from octavo_magicpig.evaluation import tasks
+    from octavo_magicpig.evaluation import summarise, tasks
 
     config = replace(_config(bits, tables, seed), window_tokens=window, min_context=0)
     chosen = [study.make_method(name, config, budget=budget, seed=seed) for name in methods.split(",")]
+    protocols = runner.check_protocols(protocol)
     results = None if out is None else out / "results.jsonl"
     if task not in (*tasks.TASKS, "nll") and not task.endswith(".jsonl"):
         raise InvalidValueError(f"unknown task {task!r}; give {', '.join(tasks.TASKS)}, nll, or a RULER file (.jsonl)")
     prompts = tasks.load_examples(task)[:examples] if task.endswith(".jsonl") else []
+    content = tasks.read_text(text) if task == "nll" or text is not None else ""
+    read = Path(task).read_bytes() if prompts else content.encode()
     network, tokenizer = runner.load_model(model)
     network.to(resolve_device(device))
+    # What decides a result beside what its line names: task, example, method and protocol.
+    settings = {
+        "task": task, "model": model, "weights": runner.fingerprint(network), "tokens": tokens,
+        "new_tokens": new_tokens, "budget": budget, "text": hashlib.sha256(read).hexdigest()[:16],
+        "texts": examples if task == "nll" else None, "config": config.to_dict(),
+    }  # fmt: skip
     with console_progress(quiet=quiet or as_json) as progress:
         if task == "nll":
-            content = text.read_text(encoding="utf-8") if text is not None else tasks.english_text()
             ids = tokenizer(content, return_tensors="pt").input_ids
             outcomes = runner.run_text_losses(
                 network, ids, chosen, texts=examples, prefix_tokens=tokens, scored_tokens=new_tokens,
-                results=results, resume=resume, progress=progress,
+                results=results, resume=resume, settings=settings, progress=progress,
             )  # fmt: skip
         else:
             prompts = prompts or tasks.make_examples(
                 task, examples, tokens, lambda part: len(tokenizer(part).input_ids), seed=seed
             )
             outcomes = runner.run_tasks(
-                network, tokenizer, prompts, chosen, protocols=tuple(protocol), new_tokens=new_tokens,
-                results=results, resume=resume, progress=progress,
+                network, tokenizer, prompts, chosen, protocols=protocols, new_tokens=new_tokens,
+                results=results, resume=resume, settings=settings, progress=progress,
             )  # fmt: skip
-    rows = runner.summarise(outcomes)
+    rows = summarise(outcomes)
     _deliver({"task": task, "model": model, "summary": rows}, rows, out, "summary", as_json, quiet)
 
 
@@ -172,15 +181,15 @@ def tune(
 ) -> None:
     """Rank pairs of bits and tables for a model by their error within a budget."""
     check_out(out)
-    if text is not None and not text.is_file():
-        raise MissingFileError(f"no file {str(text)!r}; give a text file")
     from octavo_magicpig.evaluation import _runner as runner
     from octavo_magicpig.evaluation import _study as study
     from octavo_magicpig.evaluation import tasks
+    from octavo_magicpig.tuning import check_budget
     from octavo_magicpig.tuning import tune as rank
 
+    check_budget(budget, memory)
+    content = tasks.read_text(text)
     network, tokenizer = runner.load_model(model)
-    content = text.read_text(encoding="utf-8") if text is not None else tasks.english_text()
     ids = tokenizer(content[: 12 * tokens], return_tensors="pt").input_ids[:, :tokens]
     depth = network.config.get_text_config().num_hidden_layers
     chosen = depth // 4 if layer is None else layer
@@ -200,6 +209,20 @@ def _config(bits: int, tables: int, seed: int) -> LSHConfig:
     from octavo_magicpig.config import LSHConfig
 
     return LSHConfig(key_bits=bits, num_tables=tables, seed=seed)
+
+
+def _check_memory(lengths: str, rows: int, dim: int) -> None:
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return
+    # Keys and values in bfloat16, and one of them in float32 while they are drawn.
+    needed = rows * dim * 8
+    if needed > there:
+        raise InvalidValueError(
+            f"--lengths {lengths} needs {needed / 2**30:,.0f} GiB for keys and values, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory; give shorter lengths, fewer heads or a smaller batch"
+        )
 
 
 def _number(text: str) -> int:

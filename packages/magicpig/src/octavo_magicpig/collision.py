@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -28,8 +29,9 @@ def collision_probability(
         min_hits: Tables needed, 0 to ``num_tables``.
 
     Returns:
-        Probabilities of the shape of ``cosine``. Rises with the cosine. Small ones are summed from the upper tail, so
-        that they do not cancel.
+        Probabilities of the shape of ``cosine``. Rises with the cosine. Where fewer hits are expected than needed, the
+        upper tail is summed, so that small ones do not cancel; binomials are taken as logarithms, so that none
+        overflows.
 
     Raises:
         InvalidValueError: If a count is out of range.
@@ -47,16 +49,30 @@ def collision_probability(
     if min_hits == 0:
         return torch.ones_like(c)
     hit = (1 - torch.arccos(c.clamp(-1, 1)) / math.pi).clamp(0, 1) ** key_bits
-    miss = 1 - hit
+    log_hit, log_miss = hit.log(), torch.log1p(-hit)
+
+    def term(hits: int) -> Tensor:
+        logarithm = torch.full_like(c, _log_binomial(num_tables, hits))
+        for count, log in ((hits, log_hit), (num_tables - hits, log_miss)):
+            if count:  # 0 log 0 is 0
+                logarithm += count * log
+        return logarithm.exp()
+
     fewer = torch.zeros_like(c)
     for hits in range(min_hits):
-        fewer += math.comb(num_tables, hits) * hit**hits * miss ** (num_tables - hits)
-    term = math.comb(num_tables, min_hits) * hit**min_hits * miss ** (num_tables - min_hits)
-    tail, odds = term.clone(), hit / miss.clamp_min(1e-6)
-    for hits in range(min_hits, min(min_hits + 12, num_tables)):
-        term = term * odds * ((num_tables - hits) / (hits + 1))
-        tail += term
-    return torch.where(hit * num_tables < 0.3, tail, 1 - fewer).clamp(0, 1)
+        fewer += term(hits)
+    last = term(min_hits)
+    tail, odds = last.clone(), hit / (1 - hit).clamp_min(1e-6)
+    # With fewer than `min_hits` expected the terms fall; their spread is below sqrt(min_hits).
+    for hits in range(min_hits, min(min_hits + 16 + 8 * math.isqrt(min_hits), num_tables)):
+        last = last * odds * ((num_tables - hits) / (hits + 1))
+        tail += last
+    return torch.where(hit * num_tables < min_hits, tail, 1 - fewer).clamp(0, 1)
+
+
+@cache
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def expected_fraction(cosine: Tensor | float | int, key_bits: int, num_tables: int, min_hits: int = 2) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -69,7 +71,7 @@ class LSHConfig:
         seed: Seed of the planes.
 
     Raises:
-        InvalidTypeError: If a number is not of the right type.
+        InvalidTypeError: If a setting is not of the right type.
         InvalidValueError: If a setting is out of range; the message names it and its limits.
 
     Source:
@@ -82,16 +84,16 @@ class LSHConfig:
     sink_tokens: int = 4
     window_tokens: int = 64
     dense_layers: Any = "auto"
-    center: bool = True
+    center: bool | Any = True
     transform: str | None = None
-    weight_eps: float | int = 1e-4
+    weight_eps: float | Any = 1e-4
     planes: str = "gaussian"
     planes_per: str = "layer"
     min_context: int = 4096
     segment_max: int = MAX_SEGMENT
     segment_min: int = 1024
     heavy_tokens: int = 0
-    tolerance: float | int | None = None
+    tolerance: float | Any = None
     kv_dtype: str = "auto"
     kernel: str = "auto"
     seed: int = 0
@@ -116,9 +118,11 @@ class LSHConfig:
         for name, accepted in _CHOICES.items():
             if getattr(self, name) not in accepted:
                 raise InvalidValueError(f"{name}={getattr(self, name)!r} is unknown; give one of {accepted}")
-        if not 0 <= self.weight_eps < 1:
+        if not isinstance(self.center, bool):
+            raise InvalidTypeError(f"center={self.center!r} is neither True nor False")
+        if not 0 <= _number("weight_eps", self.weight_eps) < 1:
             raise InvalidValueError(f"weight_eps={self.weight_eps} is out of range; give 0 or more and less than 1")
-        if self.tolerance is not None and not self.tolerance > 0:
+        if self.tolerance is not None and not 0 < _number("tolerance", self.tolerance) < math.inf:
             raise InvalidValueError(f"tolerance={self.tolerance} is out of range; give a positive error, or None")
         if self.dense_layers != "auto":
             self._check_dense_layers()
@@ -157,7 +161,7 @@ class LSHConfig:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> LSHConfig:
+    def from_dict(cls, settings: Any) -> LSHConfig:
         """Make a configuration from what :meth:`to_dict` returned.
 
         Args:
@@ -168,8 +172,17 @@ class LSHConfig:
 
         Raises:
             InvalidValueError: If a name is unknown or a value out of range.
+            InvalidTypeError: If it is no dictionary, or a value is not of the right type.
         """
+        if not isinstance(settings, Mapping):
+            raise InvalidTypeError(f"{settings!r} is no dictionary; give settings by name, as to_dict() returns them")
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(settings) - known):
             raise InvalidValueError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
         return cls(**settings)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidTypeError(f"{name}={value!r} is not a number")
+    return float(value)

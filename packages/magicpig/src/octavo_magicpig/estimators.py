@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_magicpig.collision import collision_probability
@@ -101,7 +102,7 @@ class Problem:
         """Keys that are not exact."""
         return self.end - self.begin
 
-    def count(self, budget: int | float) -> int:
+    def count(self, budget: float | Any) -> int:
         """Turn a budget into a number of middle keys.
 
         Args:
@@ -112,8 +113,11 @@ class Problem:
 
         Raises:
             InvalidValueError: If it is negative or a share above 1.
+            InvalidTypeError: If it is no number.
         """
-        if budget < 0 or (isinstance(budget, float) and budget > 1):
+        if isinstance(budget, bool) or not isinstance(budget, (int, float)):
+            raise InvalidTypeError(f"budget={budget!r} is no number; give a number of keys, or a share from 0.0 to 1.0")
+        if not budget >= 0 or (isinstance(budget, float) and budget > 1):
             raise InvalidValueError(
                 f"budget={budget} is out of range; give a number of keys, or a share from 0.0 to 1.0"
             )
@@ -227,7 +231,7 @@ def uniform_sampling_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    budget: int | float,
+    budget: float | Any,
     generator: torch.Generator,
     scale: float | int | None = None,
     sink_tokens: int = 4,
@@ -302,7 +306,7 @@ def hybrid_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    budget: int | float,
+    budget: float | Any,
     config: LSHConfig | None = None,
     scale: float | int | None = None,
     layer: int = 0,

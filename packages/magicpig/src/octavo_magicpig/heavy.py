@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int, Int32
 from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
-__all__ = ["heavy_positions", "observed_attention"]
+from octavo_magicpig.validation import check_count
+
+__all__ = ["distinct_positions", "heavy_positions", "observed_attention"]
 
 
 def observed_attention(
@@ -45,10 +48,25 @@ def observed_attention(
     return scores.masked_fill(hidden, -torch.inf).softmax(-1).mean(2)
 
 
+def distinct_positions(positions: Int[Tensor, "*rows heavy"]) -> Int32[Tensor, "*rows heavy"]:
+    """Order positions and keep each once: a kernel adds a key for every time that it is listed.
+
+    Args:
+        positions: Positions, -1 for none.
+
+    Returns:
+        Rising positions, with -1 for none and in place of each repetition.
+    """
+    ordered = positions.sort(-1).values.int()
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+    return ordered.masked_fill(repeated, -1).contiguous()
+
+
 def heavy_positions(
     queries: Float[Tensor, "batch heads observed dim"],
     keys: Float[Tensor, "batch kv_heads tokens dim"],
-    count: int,
+    count: Any,
     *,
     scale: float | int | None = None,
     begin: int = 0,
@@ -68,13 +86,15 @@ def heavy_positions(
         Positions, for :meth:`octavo_magicpig.LSHIndex.build`.
 
     Raises:
-        InvalidValueError: If there are more queries than keys, or the heads do not group.
+        InvalidValueError: If the count is negative, there are more queries than keys, or the heads do not group.
+        InvalidTypeError: If the count is no integer.
 
     Source:
         Beyond the paper: sampling is poor at the few keys that carry much of the attention; here they are exact and the
         tail is sampled, as in vAttention (arXiv 2510.05688), with the choice by observation of SnapKV (arXiv
         2404.14469).
     """
+    check_count("count", count, 0)
     attention = observed_attention(queries, keys, scale=scale)[..., begin:end]
     chosen = attention.topk(min(count, attention.shape[-1]), dim=-1).indices
     return (chosen + begin).sort(-1).values.int()

@@ -9,21 +9,41 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Int64
+from octavo_core.device import resolve_device
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_magicpig import persistence
 from octavo_magicpig.config import LSHConfig
 from octavo_magicpig.hashing import Planes, layer_planes
+from octavo_magicpig.heavy import distinct_positions
 from octavo_magicpig.kernels import DecodeState, Segment, resolve
-from octavo_magicpig.segments import hash_tokens, largest_norm, mean_key, merge_small, truncate
+from octavo_magicpig.segments import (
+    hash_tokens,
+    largest_norm,
+    last_boundary,
+    left_out,
+    mean_key,
+    merge_small,
+    sampleable,
+    truncate,
+)
 from octavo_magicpig.stats import CACHE_LINE, AttendStats
 from octavo_magicpig.store import KeyValueStore
-from octavo_magicpig.validation import check_query, check_rows, check_tokens
+from octavo_magicpig.validation import (
+    check_build_options,
+    check_count,
+    check_query,
+    check_rows,
+    check_scale,
+    check_tensor,
+    check_tokens,
+)
 
 __all__ = ["LSHIndex"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MAX_HEAD_DIM = 4096
 
 
 class LSHIndex:
@@ -40,8 +60,9 @@ class LSHIndex:
         planes: Planes to use instead of drawing them, (head_dim, key_bits * num_tables).
 
     Raises:
-        InvalidValueError: If a size is not possible, or the planes have another shape.
-        InvalidTypeError: If the dtype is not floating-point.
+        InvalidValueError: If a size or the device is not possible, or the planes have another shape.
+        InvalidTypeError: If an argument is of another type, or the dtype is not floating-point.
+        InvalidStateError: If this machine does not have the device.
 
     Source:
         Algorithm 1 and section 5 of the paper; segments for generated tokens are beyond it (see
@@ -50,33 +71,45 @@ class LSHIndex:
 
     def __init__(
         self,
-        config: LSHConfig,
-        num_kv_heads: int,
-        head_dim: int,
-        batch_size: int = 1,
-        dtype: torch.dtype = torch.float32,
+        config: LSHConfig | Any,
+        num_kv_heads: int | Any,
+        head_dim: int | Any,
+        batch_size: int | Any = 1,
+        dtype: torch.dtype | Any = torch.float32,
         device: str | torch.device = "cpu",
         *,
-        layer: int = 0,
-        planes: Float[Tensor, "_ _"] | None = None,
+        layer: int | Any = 0,
+        planes: Float[Tensor, "dim planes"] | Any = None,
     ) -> None:
+        if not isinstance(config, LSHConfig):
+            raise InvalidTypeError(f"config={config!r} is no LSHConfig; give LSHConfig() or LSHConfig.from_dict(...)")
         for name, size in {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "batch_size": batch_size}.items():
-            if size < 1:
-                raise InvalidValueError(f"{name}={size} is too small; give 1 or more")
-        if head_dim > 4096:
-            raise InvalidValueError(f"head_dim={head_dim} is too large; give 4096 or less")
-        if not dtype.is_floating_point:
-            raise InvalidTypeError(f"dtype={dtype} is not floating-point; give float32, bfloat16 or float16")
+            check_count(name, size)
+        # The transform adds a coordinate to what is hashed.
+        most = _MAX_HEAD_DIM - (config.transform is not None)
+        if head_dim > most:
+            raise InvalidValueError(f"head_dim={head_dim} is too large; give {most} or less")
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise InvalidTypeError(f"dtype={dtype!r} is no floating-point torch.dtype; give torch.float32 or bfloat16")
         self.config = config
-        self.layer = layer
+        self.layer = check_count("layer", layer, 0)
         self.num_kv_heads, self.head_dim, self.batch_size = num_kv_heads, head_dim, batch_size
         self.dtype = _DTYPES.get(config.kv_dtype, dtype if dtype in _DTYPES.values() else torch.float32)
-        self.device = torch.device(device)
+        self.device = resolve_device(device)
         self._kernel = resolve(config.kernel, self.device)
-        self._key_planes = layer_planes(config, head_dim, num_kv_heads, layer=layer, given=planes, device=self.device)
+        given = None if planes is None else check_tensor("planes", planes)
+        self._key_planes = layer_planes(config, head_dim, num_kv_heads, layer=layer, given=given, device=self.device)
         # The transform's extra coordinate is zero for queries.
         self._planes = self._key_planes if config.transform is None else self._key_planes.without_last_row()
         self._clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The kernel is a module, which cannot be copied, and depends on the machine.
+        return {name: value for name, value in vars(self).items() if name != "_kernel"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._kernel = resolve(self.config.kernel, self.device)
 
     def __len__(self) -> int:
         return self._store.length
@@ -93,7 +126,7 @@ class LSHIndex:
 
     @property
     def is_built(self) -> bool:
-        """Whether :meth:`build` was called."""
+        """Whether :meth:`build` was called, and not forgotten since."""
         return self._built
 
     @property
@@ -108,20 +141,20 @@ class LSHIndex:
 
     def build(
         self,
-        keys: Float[Tensor, ...],
-        values: Float[Tensor, ...],
+        keys: Float[Tensor, "batch kv_heads tokens head_dim"] | Any,
+        values: Float[Tensor, "batch kv_heads tokens head_dim"] | Any,
         *,
-        padding: Int[Tensor, " batch"] | None = None,
-        heavy: Int[Tensor, ...] | None = None,
-        mean: Float[Tensor, ...] | None = None,
+        padding: Int[Tensor, " batch"] | Any = None,
+        heavy: Int[Tensor, "batch kv_heads heavy"] | Any = None,
+        mean: Float[Tensor, "batch kv_heads head_dim"] | Any = None,
     ) -> LSHIndex:
-        """Fill the index with a prompt, forgetting what it held.
+        """Fill the index with a prompt, forgetting what it held. A refused prompt changes nothing.
 
         Args:
             keys: Keys after rotary embedding, (batch, kv_heads, tokens, head_dim).
             values: Values, the same shape and dtype.
             padding: Padded tokens at the beginning of each row, which take part in nothing.
-            heavy: Positions of keys that stay exact, (batch, kv_heads, n), -1 for none.
+            heavy: Positions of keys that stay exact, (batch, kv_heads, n), -1 for none; one given twice counts once.
             mean: What to centre by, (batch, kv_heads, head_dim); by default the mean of the keys that are hashed. It
                 stays fixed for the tokens that come later: scores are not affected, only the directions that are
                 hashed.
@@ -130,21 +163,22 @@ class LSHIndex:
             The index itself.
 
         Raises:
-            InvalidValueError: If a shape does not fit, or a key or value is not finite.
-            InvalidTypeError: If keys and values differ in dtype.
+            InvalidValueError: If a shape or position does not fit, or a key, value or mean is not finite.
+            InvalidTypeError: If something is no tensor of the right dtype, or keys and values differ in theirs.
         """
         check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim)
+        check_build_options(padding, heavy, mean, keys.shape[2], tuple(self._mean.shape))
         self._clear()
         self._store.append(keys, values)
-        self.build_tables(padding=padding, heavy=heavy, mean=mean)
+        self._build_tables(padding, heavy, mean)
         return self
 
     def build_tables(
         self,
         *,
-        padding: Int[Tensor, " batch"] | None = None,
-        heavy: Int[Tensor, ...] | None = None,
-        mean: Float[Tensor, ...] | None = None,
+        padding: Int[Tensor, " batch"] | Any = None,
+        heavy: Int[Tensor, "batch kv_heads heavy"] | Any = None,
+        mean: Float[Tensor, "batch kv_heads head_dim"] | Any = None,
     ) -> None:
         """Hash what the cache holds; :meth:`build` without the filling.
 
@@ -155,29 +189,29 @@ class LSHIndex:
 
         Raises:
             InvalidValueError: If the padding, the heavy positions or the mean do not fit.
+            InvalidTypeError: If one is no tensor of the right dtype.
         """
+        check_build_options(padding, heavy, mean, len(self), tuple(self._mean.shape))
+        self._build_tables(padding, heavy, mean)
+
+    def forget_tables(self) -> None:
+        """Forget padding, exact positions and tables, and keep the tokens: :meth:`build_tables` may begin anew."""
+        store = self._store
+        self._clear()
+        self._store = store
+
+    def _build_tables(self, padding: Tensor | None, heavy: Tensor | None, mean: Tensor | None) -> None:
         length = len(self)
         if padding is not None:
-            if padding.shape != (self.batch_size,) or bool(((padding < 0) | (padding > length)).any()):
-                raise InvalidValueError(
-                    f"padding of shape {tuple(padding.shape)} does not fit; give {self.batch_size} numbers "
-                    f"from 0 to {length}"
-                )
             self._first = padding.to(self.device, torch.int64).contiguous()
         if heavy is not None:
-            if heavy.ndim != 3 or heavy.shape[:2] != (self.batch_size, self.num_kv_heads):
-                raise InvalidValueError(
-                    f"heavy of shape {tuple(heavy.shape)} does not fit; give "
-                    f"({self.batch_size}, {self.num_kv_heads}, n)"
-                )
-            self._heavy = heavy.to(self.device, torch.int32).contiguous()
-        if mean is not None and mean.shape != self._mean.shape:
-            raise InvalidValueError(f"mean of shape {tuple(mean.shape)} does not fit; give {tuple(self._mean.shape)}")
+            self._heavy = distinct_positions(heavy.to(self.device))
         self._segments = []
         self._tail = min(self.config.sink_tokens, length)
         self._norms = self._norms.new_empty(self.batch_size, self.num_kv_heads, self._store.capacity)
         end = max(self._tail, length - self.config.window_tokens)
-        middle, visible = self._store.keys[:, :, self._tail : end], self._visible(self._tail, end)
+        middle = self._store.keys[:, :, self._tail : end]
+        visible = sampleable(self._first, self.config.sink_tokens, self._tail, end)
         if mean is not None:
             self._mean = mean.to(self._mean).contiguous()
         elif self.config.center and end > self._tail:
@@ -187,7 +221,11 @@ class LSHIndex:
         self._built = True
         self._hash_until(end)
 
-    def append(self, keys: Float[Tensor, ...], values: Float[Tensor, ...]) -> None:
+    def append(
+        self,
+        keys: Float[Tensor, "batch kv_heads tokens head_dim"] | Any,
+        values: Float[Tensor, "batch kv_heads tokens head_dim"] | Any,
+    ) -> None:
         """Add tokens at the end; they are exact until enough of them form a segment.
 
         Args:
@@ -197,7 +235,7 @@ class LSHIndex:
         Raises:
             InvalidStateError: If the index was not built.
             InvalidValueError: If a shape does not fit, or a key or value is not finite.
-            InvalidTypeError: If keys and values differ in dtype.
+            InvalidTypeError: If they are no tensors, or differ in dtype.
         """
         self._require_built("append")
         check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim)
@@ -217,27 +255,31 @@ class LSHIndex:
             grown = self._norms.new_empty(self.batch_size, self.num_kv_heads, self._store.capacity)
             grown[:, :, : self._norms.shape[2]] = self._norms
             self._norms = grown
-        ready = len(self) - self._tail - self.config.window_tokens
-        if ready >= self.config.segment_min:
-            self._hash_until(self._tail + ready // self.config.segment_min * self.config.segment_min)
+        self._hash_until(last_boundary(len(self) - self.config.window_tokens, self.layer, self.config))
 
-    def crop(self, length: int) -> None:
+    def crop(self, length: int | Any) -> None:
         """Keep the first tokens only.
 
         Args:
             length: Tokens to keep, 0 to the present number. The last ``window_tokens`` of them become exact again.
+                With 0 the padding and the exact positions are forgotten too: what comes is another prompt, to be built.
 
         Raises:
             InvalidValueError: If the length is out of range.
+            InvalidTypeError: If it is no integer.
         """
+        if isinstance(length, bool) or not isinstance(length, int):
+            raise InvalidTypeError(f"length={length!r} is not an integer; give 0 to {len(self)} tokens to keep")
         if not 0 <= length <= len(self):
             raise InvalidValueError(f"cannot crop to {length} tokens; the index holds {len(self)}")
         self._store.truncate(length)
-        if self._built:
+        if length == 0:
+            self.forget_tables()
+        elif self._built:
             self._tail = min(self._tail, max(min(self.config.sink_tokens, length), length - self.config.window_tokens))
             self._segments = truncate(self._segments, self._tail)
 
-    def reorder(self, index: Int[Tensor, " rows"]) -> None:
+    def reorder(self, index: Int[Tensor, " rows"] | Any) -> None:
         """Rearrange the batch: for beam search, repetition and selection of rows.
 
         Args:
@@ -245,6 +287,7 @@ class LSHIndex:
 
         Raises:
             InvalidValueError: If an entry is no row of the batch.
+            InvalidTypeError: If they are no integers in a tensor.
         """
         check_rows(index, self.batch_size)
         index = index.to(self.device)
@@ -258,7 +301,7 @@ class LSHIndex:
             segment.offsets = segment.offsets.index_select(0, index)
         self.batch_size = len(index)
 
-    def select(self, query: Float[Tensor, ...]) -> list[list[Int64[Tensor, " _"]]]:
+    def select(self, query: Float[Tensor, "batch heads head_dim"] | Any) -> list[list[Int64[Tensor, " _"]]]:
         """List the positions that a query samples.
 
         Args:
@@ -277,8 +320,8 @@ class LSHIndex:
 
     def attend(
         self,
-        query: Float[Tensor, ...],
-        scale: float | int | None = None,
+        query: Float[Tensor, "batch heads head_dim"] | Any,
+        scale: float | Any = None,
         *,
         with_error: bool = False,
         with_dense: bool = True,
@@ -297,14 +340,16 @@ class LSHIndex:
 
         Raises:
             InvalidStateError: If the index was not built.
-            InvalidValueError: If the query does not fit or is not finite.
+            InvalidValueError: If the query does not fit, or it or the scale is not finite.
+            InvalidTypeError: If the query is no floating-point tensor, or the scale no number.
 
         Source:
             Equation 7 of the paper; the error estimate and the fallback are beyond it.
         """
         self._require_built("attend")
         check_query(query, self.batch_size, self.num_kv_heads, self.head_dim)
-        return self.attend_unchecked(query, scale, with_error=with_error, with_dense=with_dense)
+        factor = check_scale(scale, self.head_dim)
+        return self.attend_unchecked(query, factor, with_error=with_error, with_dense=with_dense)
 
     def attend_unchecked(
         self, query: Tensor, scale: float | int | None = None, *, with_error: bool = False, with_dense: bool = True
@@ -336,6 +381,21 @@ class LSHIndex:
                 out, lse = torch.where(missed[..., None], exact, out), torch.where(missed, exact_lse, lse)
         return out.to(query.dtype), lse, self._describe(stats, error, missed)
 
+    def dense_unchecked(self, query: Tensor, scale: float | int, first: Tensor | None = None) -> Tensor:
+        """Attend to all tokens exactly without looking at the query; for callers that know it fits.
+
+        Args:
+            query: (batch, heads, head_dim).
+            scale: Factor of the scores.
+            first: First token of each row that takes part, int64, (batch,); all do by default.
+
+        Returns:
+            Output in the dtype of the query.
+        """
+        begin = self._first.new_zeros(self.batch_size) if first is None else first
+        raised = query.float().contiguous()
+        return self._kernel.dense(raised, self.keys, self.values, begin, None, float(scale))[0].to(query.dtype)
+
     def to(self, device: str | torch.device) -> LSHIndex:
         """Move everything to a device.
 
@@ -345,7 +405,7 @@ class LSHIndex:
         Returns:
             The index itself.
         """
-        self.device = torch.device(device)
+        self.device = resolve_device(device)
         self._kernel = resolve(self.config.kernel, self.device)
         self._store.to(self.device)
         self._key_planes, self._planes = (
@@ -385,7 +445,7 @@ class LSHIndex:
         """Return everything that :meth:`load_state_dict` needs, as nested plain values and tensors."""
         return persistence.pack(self)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Any) -> None:
         """Take over a state.
 
         Args:
@@ -455,26 +515,16 @@ class LSHIndex:
             weight_eps=float(config.weight_eps),
         )
 
-    def _visible(self, begin: int, end: int) -> Tensor:
-        """Which tokens of a range a row may sample: neither padding nor its sink, (batch, end - begin)."""
-        position = torch.arange(begin, end, device=self.device)
-        return position >= self._first[:, None] + self.config.sink_tokens
-
     def _hash_until(self, end: int) -> None:
         if end <= self._tail:
             return
-        skip = ~self._visible(self._tail, end)[:, None].expand(-1, self.num_kv_heads, -1).contiguous()
-        if self._heavy.shape[-1]:
-            inside = (self._heavy >= self._tail) & (self._heavy < end)
-            b, h, i = torch.nonzero(inside, as_tuple=True)
-            skip[b, h, self._heavy[b, h, i].long() - self._tail] = True
         added = hash_tokens(
             self._kernel,
             self._store.keys[:, :, self._tail : end],
             self._tail,
             mean=self._mean,
             radius=None if self.config.transform is None else self._radius,
-            skip=skip,
+            skip=left_out(self._first, self._heavy, self.config.sink_tokens, self._tail, end),
             planes=self._key_planes,
             norms=self._norms,
             config=self.config,

@@ -17,7 +17,74 @@ from octavo_magicpig.config import LSHConfig
 from octavo_magicpig.hashing import Planes
 from octavo_magicpig.kernels import Kernel, Segment
 
-__all__ = ["hash_tokens", "largest_norm", "mean_key", "merge_small", "truncate"]
+__all__ = [
+    "hash_tokens",
+    "largest_norm",
+    "last_boundary",
+    "left_out",
+    "mean_key",
+    "merge_small",
+    "sampleable",
+    "truncate",
+]
+
+_GOLDEN = 0.6180339887498949
+
+
+def last_boundary(position: int, layer: int, config: LSHConfig) -> int:
+    """Last position at which a segment of generated tokens may end.
+
+    Boundaries are ``segment_min`` apart. Each layer has its own, spread by the golden ratio, so that the layers of a
+    model do not all hash and merge at the same token.
+
+    Args:
+        position: First position that must stay exact.
+        layer: Index of the layer.
+        config: Settings.
+
+    Returns:
+        The boundary at or before the position; below 0 if there is none.
+
+    Source:
+        Beyond the paper.
+    """
+    phase = int(layer * _GOLDEN % 1 * config.segment_min)
+    return (position - phase) // config.segment_min * config.segment_min + phase
+
+
+def sampleable(first: Tensor, sink: int, begin: int, end: int) -> Tensor:
+    """Which tokens of a range a row may sample: neither padding nor its sink.
+
+    Args:
+        first: First token of each row that is not padding, (batch,).
+        sink: Tokens after it that are exact.
+        begin: First position of the range.
+        end: Its end.
+
+    Returns:
+        Bool, (batch, end - begin).
+    """
+    return torch.arange(begin, end, device=first.device) >= first[:, None] + sink
+
+
+def left_out(first: Tensor, heavy: Tensor, sink: int, begin: int, end: int) -> Tensor:
+    """Which tokens of a range the tables leave out: padding, sink and further exact ones.
+
+    Args:
+        first: First token of each row that is not padding, (batch,).
+        heavy: Further exact positions, -1 for none, (batch, kv_heads, n).
+        sink: Tokens after ``first`` that are exact.
+        begin: First position of the range.
+        end: Its end.
+
+    Returns:
+        Bool, (batch, kv_heads, end - begin).
+    """
+    skip = ~sampleable(first, sink, begin, end)[:, None].expand(-1, heavy.shape[1], -1).contiguous()
+    if heavy.shape[-1]:
+        b, h, i = torch.nonzero((heavy >= begin) & (heavy < end), as_tuple=True)
+        skip[b, h, heavy[b, h, i].long() - begin] = True
+    return skip
 
 
 def mean_key(keys: Tensor, visible: Tensor) -> Tensor:
@@ -102,10 +169,10 @@ def hash_tokens(
                     rows, centre = _lift(rows.float() - centre, radius[b, h]), None
                 codes, lengths = kernel.hash_rows(rows, centre, planes, h if len(planes.matrix) > 1 else 0)
                 norms[b, h, start + begin : start + end] = lengths
-                left_out = skip[b, h, begin:end]
+                absent = skip[b, h, begin:end]
                 kernel.build_tables(
                     codes,
-                    left_out.contiguous() if bool(left_out.any()) else None,
+                    absent.contiguous() if bool(absent.any()) else None,
                     config.key_bits,
                     ids[b, h],
                     offsets[b, h],

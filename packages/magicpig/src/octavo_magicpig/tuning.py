@@ -16,7 +16,7 @@ from octavo_magicpig.config import MAX_SEGMENT, LSHConfig
 from octavo_magicpig.estimators import exact_attention
 from octavo_magicpig.index import LSHIndex
 
-__all__ = ["CANDIDATES", "Tuned", "centred_cosines", "table_bytes", "tune"]
+__all__ = ["CANDIDATES", "Tuned", "centred_cosines", "check_budget", "table_bytes", "tune"]
 
 CANDIDATES = ((8, 75), (8, 90), (9, 120), (10, 100), (10, 150), (10, 170), (10, 220), (11, 220), (11, 300), (12, 300))
 """Pairs of bits and tables that are tried by default: those of the paper and its repositories, and their neighbours."""
@@ -45,6 +45,22 @@ class Tuned:
     error: float
     milliseconds: float
     within_budget: bool
+
+
+def check_budget(budget: float | int, max_table_bytes: float | int | None = None) -> None:
+    """Check what :func:`tune` is given to keep within.
+
+    Args:
+        budget: Largest share of keys wanted.
+        max_table_bytes: Most table bytes of a token and kv head, or ``None``.
+
+    Raises:
+        InvalidValueError: If one is out of range.
+    """
+    if not 0 < budget <= 1:
+        raise InvalidValueError(f"budget={budget} is out of range; give a share of the keys above 0, at most 1")
+    if max_table_bytes is not None and not max_table_bytes > 0:
+        raise InvalidValueError(f"max_table_bytes={max_table_bytes} is out of range; give a number above 0, or None")
 
 
 def table_bytes(key_bits: int, num_tables: int, tokens: int = MAX_SEGMENT) -> float:
@@ -117,8 +133,7 @@ def tune(
     Source:
         Beyond the paper, which sweeps by hand (appendix): the share follows from the cosines and equation 1.
     """
-    if not 0 < budget <= 1:
-        raise InvalidValueError(f"budget={budget} is out of range; give a share of the keys above 0, at most 1")
+    check_budget(budget, max_table_bytes)
     if not candidates:
         raise InvalidValueError("no candidates to try; give pairs of bits and tables")
     base = config or LSHConfig()

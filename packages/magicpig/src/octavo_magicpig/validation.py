@@ -2,16 +2,94 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
-__all__ = ["check_decode_inputs", "check_query", "check_rows", "check_tokens"]
+__all__ = [
+    "check_build_options",
+    "check_count",
+    "check_decode_inputs",
+    "check_decode_mask",
+    "check_positions",
+    "check_query",
+    "check_rows",
+    "check_scale",
+    "check_tensor",
+    "check_tokens",
+]
 
 _SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def check_decode_inputs(query: Tensor, keys: Tensor, values: Tensor) -> None:
+def check_count(name: str, value: Any, low: int = 1) -> int:
+    """Check a whole number.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+        low: Least value that is accepted.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidTypeError: If it is no integer.
+        InvalidValueError: If it is too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidTypeError(f"{name}={value!r} is not an integer; give {low} or more")
+    if value < low:
+        raise InvalidValueError(f"{name}={value} is too small; give {low} or more")
+    return value
+
+
+def check_scale(scale: Any, head_dim: int) -> float:
+    """Check the factor of the scores.
+
+    Args:
+        scale: What was given; ``None`` for ``1 / sqrt(head_dim)``.
+        head_dim: Size of a key.
+
+    Returns:
+        The factor.
+
+    Raises:
+        InvalidTypeError: If it is no number.
+        InvalidValueError: If it is not finite.
+    """
+    if scale is None:
+        return 1 / math.sqrt(head_dim)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise InvalidTypeError(f"scale={scale!r} is not a number; give a finite factor, or None for 1 / sqrt(head_dim)")
+    if not math.isfinite(scale):
+        raise InvalidValueError(f"scale={scale} is not finite; give a finite factor, or None for 1 / sqrt(head_dim)")
+    return float(scale)
+
+
+def check_tensor(name: str, value: Any) -> Tensor:
+    """Check that an argument is a tensor.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        InvalidTypeError: If it is something else.
+    """
+    if not isinstance(value, Tensor):
+        raise InvalidTypeError(f"{name} is of type {type(value).__name__}; give a tensor")
+    return value
+
+
+def check_decode_inputs(query: Tensor | Any, keys: Tensor | Any, values: Tensor | Any) -> None:
     """Check that a query and a cache fit together.
 
     Args:
@@ -20,9 +98,11 @@ def check_decode_inputs(query: Tensor, keys: Tensor, values: Tensor) -> None:
         values: The same shape as ``keys``.
 
     Raises:
-        InvalidValueError: If shapes do not fit or ``heads`` is no multiple of ``kv_heads``.
+        InvalidValueError: If shapes do not fit, ``heads`` is no multiple of ``kv_heads``, or devices are mixed.
         InvalidTypeError: If dtypes are mixed or not supported.
     """
+    for name, tensor in {"query": query, "keys": keys, "values": values}.items():
+        check_tensor(name, tensor)
     if query.ndim != 3 or keys.ndim != 4 or keys.shape != values.shape:
         raise InvalidValueError(
             f"query {tuple(query.shape)}, keys {tuple(keys.shape)}, values {tuple(values.shape)}: give "
@@ -40,9 +120,73 @@ def check_decode_inputs(query: Tensor, keys: Tensor, values: Tensor) -> None:
             f"query of {query.dtype}, keys of {keys.dtype}, values of {values.dtype}: keys and values must both be "
             "float32, bfloat16 or float16, and the query floating-point"
         )
+    if not query.device == keys.device == values.device:
+        raise InvalidValueError(
+            f"query is on {query.device}, keys are on {keys.device}, values on {values.device}; give one device"
+        )
 
 
-def check_tokens(keys: Tensor, values: Tensor, batch: int, kv_heads: int, head_dim: int) -> None:
+def check_decode_mask(keys: Tensor, mask: Any, first: Any) -> None:
+    """Check what hides keys from a query: the kernels read both without looking at their sizes.
+
+    Args:
+        keys: (batch, kv_heads, tokens, dim).
+        mask: Bool (batch, tokens), or ``None``.
+        first: Integers (batch,), or ``None``.
+
+    Raises:
+        InvalidValueError: If a shape or device does not fit, or ``first`` lies outside the keys.
+        InvalidTypeError: If a dtype is another.
+    """
+    batch, tokens = keys.shape[0], keys.shape[2]
+    if mask is not None:
+        _check_form("mask", mask, (torch.bool,), "bool, True for keys that take part", (batch, tokens), keys.device)
+    if first is not None:
+        check_positions("first", first, (batch,), 0, tokens, keys.device)
+
+
+def check_positions(
+    name: str,
+    value: Any,
+    shape: tuple[int | None, ...],
+    low: int,
+    high: int,
+    device: torch.device | None = None,
+) -> None:
+    """Check token positions.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+        shape: Shape wanted; ``None`` for any size.
+        low: Least position accepted.
+        high: Largest.
+        device: Device wanted, or ``None`` for any.
+
+    Raises:
+        InvalidValueError: If the shape or device does not fit, or a position is out of range.
+        InvalidTypeError: If they are no integers.
+    """
+    _check_form(name, value, _INTEGERS, "an integer dtype", shape, device)
+    if value.numel() and (int(value.min()) < low or int(value.max()) > high):
+        raise InvalidValueError(
+            f"{name} holds positions from {int(value.min())} to {int(value.max())}; give {low} to {high}"
+        )
+
+
+def _check_form(
+    name: str, value: Any, dtypes: tuple[torch.dtype, ...], words: str, shape: tuple[int | None, ...], device: Any
+) -> None:
+    if check_tensor(name, value).dtype not in dtypes:
+        raise InvalidTypeError(f"{name} of {value.dtype} is not accepted; give {words}")
+    if len(value.shape) != len(shape) or any(w not in (None, s) for w, s in zip(shape, value.shape, strict=True)):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "")
+        raise InvalidValueError(f"{name} of shape {tuple(value.shape)} does not fit; give ({wanted})")
+    if device is not None and value.device != device:
+        raise InvalidValueError(f"{name} is on {value.device} and the keys are on {device}; give one device")
+
+
+def check_tokens(keys: Tensor | Any, values: Tensor | Any, batch: int, kv_heads: int, head_dim: int) -> None:
     """Check tokens that are to be added to an index.
 
     Args:
@@ -56,23 +200,50 @@ def check_tokens(keys: Tensor, values: Tensor, batch: int, kv_heads: int, head_d
         InvalidValueError: If a shape does not fit, or a key or value is not finite.
         InvalidTypeError: If keys and values differ in dtype, or it is not floating-point.
     """
-    for name, tensor in {"keys": keys, "values": values}.items():
-        fits = tensor.ndim == 4 and (*tensor.shape[:2], tensor.shape[3]) == (batch, kv_heads, head_dim)
-        if not fits or tensor.shape != keys.shape:
+    tensors = {"keys": keys, "values": values}
+    for name, tensor in tensors.items():
+        shape = check_tensor(name, tensor).shape
+        fits = len(shape) == 4 and (*shape[:2], shape[3]) == (batch, kv_heads, head_dim)
+        if not fits or shape != keys.shape:
             raise InvalidValueError(
-                f"{name} of shape {tuple(tensor.shape)} do not fit; give (batch, kv_heads, tokens, head_dim) = "
+                f"{name} of shape {tuple(shape)} do not fit; give (batch, kv_heads, tokens, head_dim) = "
                 f"({batch}, {kv_heads}, any, {head_dim}), the same for keys and values"
             )
     if keys.dtype != values.dtype or not keys.is_floating_point():
         raise InvalidTypeError(
             f"keys of {keys.dtype} and values of {values.dtype}; give one floating-point dtype for both"
         )
-    for name, tensor in {"keys": keys, "values": values}.items():
+    for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise InvalidValueError(f"{name} hold NaN or infinite numbers; give finite ones")
 
 
-def check_query(query: Tensor, batch: int, kv_heads: int, head_dim: int) -> None:
+def check_build_options(padding: Any, heavy: Any, mean: Any, tokens: int, mean_shape: tuple[int, ...]) -> None:
+    """Check what a prompt is built with; ``None`` for what is not given.
+
+    Args:
+        padding: Padded tokens at the beginning of each row, integers (batch,).
+        heavy: Exact positions, integers (batch, kv_heads, n), -1 for none.
+        mean: What to centre by.
+        tokens: Tokens of the prompt.
+        mean_shape: (batch, kv_heads, head_dim).
+
+    Raises:
+        InvalidValueError: If a shape does not fit, a position is out of range, or the mean is not finite.
+        InvalidTypeError: If one is no tensor of the right dtype.
+    """
+    batch, kv_heads, _ = mean_shape
+    if padding is not None:
+        check_positions("padding", padding, (batch,), 0, tokens)
+    if heavy is not None:
+        check_positions("heavy", heavy, (batch, kv_heads, None), -1, tokens - 1)
+    if mean is not None:
+        _check_form("mean", mean, (*_SUPPORTED, torch.float64), "a floating-point dtype", mean_shape, None)
+        if not bool(torch.isfinite(mean).all()):
+            raise InvalidValueError("mean holds NaN or infinite numbers; give finite ones")
+
+
+def check_query(query: Tensor | Any, batch: int, kv_heads: int, head_dim: int) -> None:
     """Check a query of an index.
 
     Args:
@@ -85,6 +256,7 @@ def check_query(query: Tensor, batch: int, kv_heads: int, head_dim: int) -> None
         InvalidValueError: If the query does not fit or is not finite.
         InvalidTypeError: If it is not floating-point.
     """
+    check_tensor("query", query)
     if query.ndim != 3 or query.shape[0] != batch or query.shape[2] != head_dim:
         raise InvalidValueError(
             f"query of shape {tuple(query.shape)} does not fit; give (batch, heads, head_dim) = "
@@ -100,7 +272,7 @@ def check_query(query: Tensor, batch: int, kv_heads: int, head_dim: int) -> None
         raise InvalidValueError("query holds NaN or infinite numbers; give finite ones")
 
 
-def check_rows(index: Tensor, batch: int) -> None:
+def check_rows(index: Tensor | Any, batch: int) -> None:
     """Check rows that are to be taken from a batch.
 
     Args:
@@ -109,6 +281,9 @@ def check_rows(index: Tensor, batch: int) -> None:
 
     Raises:
         InvalidValueError: If there is none, or one does not exist.
+        InvalidTypeError: If they are no integers.
     """
+    if check_tensor("rows", index).dtype not in _INTEGERS:
+        raise InvalidTypeError(f"rows of {index.dtype} are not accepted; give an integer dtype")
     if index.ndim != 1 or len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= batch:
         raise InvalidValueError(f"rows {index.flatten().tolist()[:8]} do not all exist; give 0 to {batch - 1}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from octavo_magicpig.evaluation.tasks import TASKS, Example, load_examples, make_examples, score
 
 if TYPE_CHECKING:
-    from octavo_magicpig.evaluation._runner import Outcome, load_model, run_tasks, run_text_losses, summarise
+    from octavo_magicpig.evaluation._results import Outcome, summarise
+    from octavo_magicpig.evaluation._runner import load_model, run_tasks, run_text_losses
     from octavo_magicpig.evaluation._study import METHODS, Method, capture, make_method
 
 __all__ = [
@@ -34,13 +35,13 @@ __all__ = [
 _HOME = {
     "METHODS": "_study",
     "Method": "_study",
-    "Outcome": "_runner",
+    "Outcome": "_results",
     "capture": "_study",
     "load_model": "_runner",
     "make_method": "_study",
     "run_tasks": "_runner",
     "run_text_losses": "_runner",
-    "summarise": "_runner",
+    "summarise": "_results",
 }
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from octavo_core import assets
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingDependencyError, MissingFileError
+from octavo_core.errors import InvalidValueError, MissingDependencyError, MissingFileError
 from octavo_core.progress import ProgressCallback, no_progress
 from torch import Tensor
 
+from octavo_magicpig.evaluation._results import Outcome, ResultLog
 from octavo_magicpig.evaluation.tasks import Example, score
 
 try:
@@ -22,37 +22,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError.for_extra("transformers", "octavo-magicpig", "transformers") from error
 
-__all__ = ["Outcome", "load_model", "next_token_losses", "run_tasks", "run_text_losses", "summarise"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of one method on one example.
-
-    Args:
-        task: Task, or ``"nll"``.
-        index: Number of the example.
-        method: Method.
-        protocol: ``"A"``: the question is processed exactly with its context; ``"B"``: it is decoded by the method.
-        value: Score in [0, 1], or mean loss of a token in nats.
-        tokens: Tokens of the prompt.
-        seconds: Time of decoding.
-        answer: What the model wrote.
-    """
-
-    task: str
-    index: int
-    method: str
-    protocol: str
-    value: float
-    tokens: int
-    seconds: float
-    answer: str = ""
-
-    @property
-    def key(self) -> tuple[str, int, str, str]:
-        """What names the result."""
-        return self.task, self.index, self.method, self.protocol
+__all__ = ["check_protocols", "fingerprint", "load_model", "next_token_losses", "run_tasks", "run_text_losses"]
 
 
 def load_model(name: str = "smollm2", *, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
@@ -69,14 +39,18 @@ def load_model(name: str = "smollm2", *, dtype: torch.dtype = torch.float32) -> 
     Raises:
         MissingDependencyError: If transformers, or what it needs for the file, is not installed.
         MissingFileError: If a file or the model does not exist.
+        InvalidValueError: If what is there is no model of a kind that transformers knows.
     """
-    if name == "smollm2" or Path(name).is_dir():
+    if name == "smollm2":
         return assets.causal_lm(name, dtype=dtype)
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise MissingFileError(f"no model in the folder {name!r}: it has no config.json; give a model's folder")
     import importlib.util
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    location, options = name, {}
+    location: str = name
+    options: dict[str, Any] = {"local_files_only": True} if Path(name).is_dir() else {}
     if name.endswith(".gguf"):
         if not Path(name).is_file():
             raise MissingFileError(f"no file {name!r}; give a .gguf file, a folder, smollm2 or a hub name")
@@ -84,14 +58,53 @@ def load_model(name: str = "smollm2", *, dtype: torch.dtype = torch.float32) -> 
             if importlib.util.find_spec(module) is None:
                 raise MissingDependencyError.for_extra(module, "octavo-magicpig", "transformers")
         location, options = str(Path(name).parent), {"gguf_file": Path(name).name}
-    elif name.count("/") != 1 or name.startswith(("/", ".")):
+    elif not Path(name).is_dir() and (name.count("/") != 1 or name.startswith(("/", "."))):
         raise MissingFileError(f"no model at {name!r}; give a folder, a .gguf file, smollm2, or a hub name owner/model")
     try:
         tokenizer = AutoTokenizer.from_pretrained(location, **options)
         model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, **options)
     except OSError as error:
         raise MissingFileError(f"model {name!r} cannot be loaded: {error}") from error
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise InvalidValueError(f"{name!r} is no model that transformers can load: {error}") from error
     return model.eval(), tokenizer
+
+
+def fingerprint(model: Any) -> str:
+    """Tell models of one name apart: a digest of their shapes and of numbers from all over their weights.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Sixteen hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        numbers = weight.detach().reshape(-1)
+        sample = numbers[:: max(1, len(numbers) // 16)].double().cpu()
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def check_protocols(protocols: Sequence[str]) -> tuple[str, ...]:
+    """Check protocols.
+
+    Args:
+        protocols: ``"A"`` and/or ``"B"``.
+
+    Returns:
+        Each once, in the order given.
+
+    Raises:
+        InvalidValueError: If there is none, or one is unknown.
+    """
+    if unknown := sorted(set(protocols) - {"A", "B"}):
+        raise InvalidValueError(f"unknown protocol {unknown[0]!r}; give A, B or both")
+    if not protocols:
+        raise InvalidValueError("no protocol was given; give A, B or both")
+    return tuple(dict.fromkeys(protocols))
 
 
 def run_tasks(
@@ -104,6 +117,7 @@ def run_tasks(
     new_tokens: int = 16,
     results: str | Path | None = None,
     resume: bool = False,
+    settings: Mapping[str, Any] | None = None,
     progress: ProgressCallback = no_progress,
 ) -> list[Outcome]:
     """Answer every example by every method.
@@ -119,6 +133,7 @@ def run_tasks(
         new_tokens: Tokens of an answer.
         results: File for the results, one JSON line each, written as they come.
         resume: Keep the results in the file and compute the missing ones.
+        settings: What decides the results, by name; kept beside the file, and compared when it is continued.
         progress: Called with the task and the share done.
 
     Returns:
@@ -126,11 +141,10 @@ def run_tasks(
 
     Raises:
         InvalidValueError: If a protocol is unknown.
-        InvalidStateError: If the file exists and ``resume`` is not set.
+        InvalidStateError: If the file exists and ``resume`` is not set, or it was made with other settings.
     """
-    if unknown := sorted(set(protocols) - {"A", "B"}):
-        raise InvalidValueError(f"unknown protocol {unknown[0]!r}; give A, B or both")
-    log = _Log(results, resume)
+    protocols = check_protocols(protocols)
+    log = ResultLog(results, resume, settings)
     total = max(1, len(examples))
     for number, example in enumerate(examples):
         progress(example.task, number / total)
@@ -193,6 +207,7 @@ def run_text_losses(
     scored_tokens: int = 64,
     results: str | Path | None = None,
     resume: bool = False,
+    settings: Mapping[str, Any] | None = None,
     progress: ProgressCallback = no_progress,
 ) -> list[Outcome]:
     """Mean loss of tokens that follow an exactly processed prefix, over pieces of a text.
@@ -206,6 +221,7 @@ def run_text_losses(
         scored_tokens: Tokens that are predicted.
         results: File for the results.
         resume: Keep the results in the file.
+        settings: What decides the results, by name; kept beside the file, and compared when it is continued.
         progress: Called with what is done and the share.
 
     Returns:
@@ -213,14 +229,14 @@ def run_text_losses(
 
     Raises:
         InvalidValueError: If the text is too short.
-        InvalidStateError: If the file exists and ``resume`` is not set.
+        InvalidStateError: If the file exists and ``resume`` is not set, or it was made with other settings.
     """
     piece = prefix_tokens + scored_tokens + 1
     if tokens.shape[1] < texts * piece:
         raise InvalidValueError(
             f"the text has {tokens.shape[1]} tokens, {texts} pieces of {piece} are wanted; give a longer text or less"
         )
-    log = _Log(results, resume)
+    log = ResultLog(results, resume, settings)
     step = tokens.shape[1] // texts
     for number in range(texts):
         progress("next-token loss", number / texts)
@@ -236,63 +252,3 @@ def run_text_losses(
             log.add(Outcome("nll", number, method.name, "B", float(losses.mean()), prefix_tokens, seconds))
     progress("next-token loss", 1.0)
     return log.outcomes
-
-
-def summarise(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Mean value of each task, protocol and method.
-
-    Args:
-        outcomes: Outcomes.
-
-    Returns:
-        Rows with ``task``, ``protocol``, ``method``, ``mean``, ``examples`` and ``seconds``.
-    """
-    groups: dict[tuple[str, str, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault((outcome.task, outcome.protocol, outcome.method), []).append(outcome)
-    return [
-        {
-            "task": task,
-            "protocol": protocol,
-            "method": method,
-            "mean": sum(o.value for o in members) / len(members),
-            "examples": len(members),
-            "seconds": sum(o.seconds for o in members),
-        }
-        for (task, protocol, method), members in groups.items()
-    ]
-
-
-class _Log:
-    """Finished outcomes, in memory and in a file of JSON lines."""
-
-    def __init__(self, path: str | Path | None, resume: bool) -> None:
-        self.path = None if path is None else Path(path)
-        self.outcomes: list[Outcome] = []
-        if self.path is not None and self.path.exists():
-            if not resume:
-                raise InvalidStateError(f"{str(self.path)!r} exists; give --resume to continue it, or another folder")
-            self._read(self.path)
-        self.keys = {outcome.key for outcome in self.outcomes}
-
-    def add(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        self.keys.add(outcome.key)
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(outcome)) + "\n")
-
-    def _read(self, path: Path) -> None:
-        text = path.read_text(encoding="utf-8")
-        lines = text.splitlines()
-        # A killed run leaves at most one line torn: the last. It is cut off, so that the next one starts on its own.
-        if text and not text.endswith("\n"):
-            lines.pop()
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        for number, line in enumerate(lines, 1):
-            try:
-                self.outcomes.append(Outcome(**json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise InvalidStateError(
-                    f"{str(path)!r}, line {number} is no result of this version: {error}"
-                ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from octavo_core.device import torch_generator
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -45,22 +45,28 @@ class Method:
     estimator: Callable[..., estimators.Estimate] | None = None
 
 
-def make_method(name: str, config: LSHConfig | None = None, *, budget: float = 0.03, seed: int = 0) -> Method:
+def make_method(name: str, config: LSHConfig | None = None, *, budget: float | Any = 0.03, seed: int = 0) -> Method:
     """Make a method by its name.
 
     Args:
         name: One of :data:`METHODS`. ``"window"`` keeps the first and last tokens only; ``"unweighted"`` leaves out the
             weights; ``"hybrid"`` takes half of the budget as exact top keys and samples the rest.
         config: Settings of the hashing, and of the exact tokens for every method.
-        budget: Share of the middle keys for the methods that are given one.
+        budget: Share of the middle keys for the methods that are given one, above 0, at most 1.
         seed: Seed of the methods that draw.
 
     Returns:
         The method.
 
     Raises:
-        InvalidValueError: If the name is unknown.
+        InvalidValueError: If the name is unknown, or the budget out of range.
+        InvalidTypeError: If the budget is no number.
     """
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)):
+        raise InvalidTypeError(f"budget={budget!r} is no number; give a share of the keys above 0, at most 1")
+    if not 0 < budget <= 1:
+        raise InvalidValueError(f"budget={budget} is out of range; give a share of the keys above 0, at most 1")
+    budget = float(budget)
     settings = config or LSHConfig()
     exact = {"sink_tokens": settings.sink_tokens, "window_tokens": settings.window_tokens}
     generator = torch_generator(seed)

@@ -7,14 +7,14 @@ import itertools
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from octavo_core.errors import InvalidValueError, MissingFileError
 
-__all__ = ["TASKS", "Example", "english_text", "load_examples", "make_examples", "score"]
+__all__ = ["TASKS", "Example", "english_text", "load_examples", "make_examples", "read_text", "score"]
 
 _MAX_LINE = 2**24
 _NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
@@ -89,7 +89,8 @@ def make_examples(
 def load_examples(path: str | Path, task: str = "ruler") -> list[Example]:
     """Read a RULER file: JSON lines with ``input``, and ``outputs`` and ``index`` where given.
 
-    The text after the last line break is taken as the question.
+    The text after the last line break is taken as the question. Where an ``index`` repeats, as in files put together,
+    the examples are numbered in order instead.
 
     Args:
         path: The file.
@@ -106,13 +107,41 @@ def load_examples(path: str | Path, task: str = "ruler") -> list[Example]:
     if not file.is_file():
         raise MissingFileError(f"no file {str(file)!r}; give JSON lines with the fields input and outputs")
     examples: list[Example] = []
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                examples.append(_parse(line, f"{file.name}, line {number}", len(examples), task))
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    examples.append(_parse(line, f"{file.name}, line {number}", len(examples), task))
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"{str(file)!r} is not UTF-8 text: {error.reason}; give JSON lines") from error
     if not examples:
         raise InvalidValueError(f"{str(file)!r} holds no example; give JSON lines with the fields input and outputs")
+    if len({example.index for example in examples}) < len(examples):
+        return [replace(example, index=number) for number, example in enumerate(examples)]
     return examples
+
+
+def read_text(path: str | Path | None) -> str:
+    """Read a text.
+
+    Args:
+        path: A UTF-8 file, or ``None`` for :func:`english_text`.
+
+    Returns:
+        The text.
+
+    Raises:
+        MissingFileError: If there is no such file.
+        InvalidValueError: If it is not UTF-8.
+    """
+    if path is None:
+        return english_text()
+    if not Path(path).is_file():
+        raise MissingFileError(f"no file {str(path)!r}; give a text file")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"{str(path)!r} is not UTF-8 text: {error.reason}; convert it to UTF-8") from error
 
 
 def score(example: Example, answer: str) -> float:

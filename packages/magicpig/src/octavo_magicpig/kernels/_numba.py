@@ -294,12 +294,14 @@ def _probability(cosine, key_bits, tables, min_hits, binomial):
     hit = (1.0 - math.acos(min(1.0, max(-1.0, cosine))) / math.pi) ** key_bits
     miss = 1.0 - hit
     rest = miss ** (tables - min_hits)
-    if hit * tables < 0.3:
+    if hit * tables < min_hits:
         term = binomial[min_hits] * hit**min_hits * rest
         tail, odds = term, hit / max(miss, 1e-6)
-        for j in range(min_hits, min(min_hits + 12, tables)):
+        for j in range(min_hits, min(min_hits + 40, tables)):
             term *= odds * (tables - j) / (j + 1)
             tail += term
+            if term < 1e-12 * tail:
+                break
         return min(tail, 1.0)
     fewer = 0.0
     for j in range(min_hits):
@@ -344,10 +346,10 @@ def _attend_head(
             squares += weight * weight
         position = exact[i] if i < dense else selected[i - dense]
         _add(out, values[position], table, np.float32(weight))
-    if total > 0:
+    if total != 0:  # NaN too
         for j in range(len(out)):
             out[j] /= total
-    lse[0] = top + math.log(total) if total > 0 else -np.inf
+    lse[0] = top + math.log(total) if total != 0 else -np.inf
     stats[2] = math.exp(largest - lse[0]) if len(selected) else 0.0
     stats[3] = sampled * sampled / squares if squares > 0 else 0.0
     stats[5] = top + math.log(sampled) if sampled > 0 else -np.inf

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import torch
-from octavo_core.errors import InvalidStateError
+from octavo_core.errors import InvalidStateError, InvalidValueError
 from torch import Tensor
 
 from octavo_magicpig.hashing import Planes
@@ -45,8 +45,8 @@ class _Library:
             raise OSError(f"{path} was built from another version; reinstall octavo-magicpig")
         self.functions.mp_partial_floats.restype = _abi.i64
         best = self.functions.mp_best_isa()
-        wanted = os.environ.get("OCTAVO_MAGICPIG_ISA")
-        self.isa = min(best, _INSTRUCTION_SETS.index(wanted)) if wanted in _INSTRUCTION_SETS else best
+        wanted = _setting("OCTAVO_MAGICPIG_ISA", _INSTRUCTION_SETS)
+        self.isa = best if wanted is None else min(best, _INSTRUCTION_SETS.index(wanted))
         self.team = self._join_openmp()
 
     def _join_openmp(self) -> str:
@@ -66,6 +66,9 @@ def problem() -> str | None:
 
     Returns:
         The reason, or ``None`` if it works.
+
+    Raises:
+        InvalidValueError: If an environment variable has an unknown value.
     """
     return _load()[1]
 
@@ -336,7 +339,7 @@ def _table_arguments(count: int, tables: int, key_bits: int, ids: Tensor, offset
 
 def _check(status: int) -> None:
     if status != 0:
-        raise InvalidStateError("the native kernel ran out of memory, or head_dim is above 4096")
+        raise InvalidStateError("the native kernel ran out of memory or threads, or head_dim is above 4096")
 
 
 def _library() -> _Library:
@@ -348,15 +351,25 @@ def _library() -> _Library:
 
 @functools.cache
 def _load() -> tuple[_Library | None, str | None]:
+    switch = _setting("OCTAVO_MAGICPIG_NATIVE", ("0", "1"))
     path = _find()
     if path is None:
         return None, "the library was not built: no C++ compiler was there when the package was installed"
-    if os.environ.get("OCTAVO_MAGICPIG_NATIVE") == "0":
+    if switch == "0":
         return None, "OCTAVO_MAGICPIG_NATIVE=0 turns it off"
     try:
         return _Library(path), None
     except OSError as error:
         return None, f"the library does not load on this {platform.machine()} machine: {error}"
+
+
+def _setting(name: str, accepted: tuple[str, ...]) -> str | None:
+    value = os.environ.get(name) or None
+    if value is not None and value not in accepted:
+        raise InvalidValueError(
+            f"the environment variable {name}={value!r} is unknown; give {', '.join(accepted[:-1])} or {accepted[-1]}"
+        )
+    return value
 
 
 def _find() -> Path | None:
