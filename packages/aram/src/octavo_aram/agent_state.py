@@ -1,0 +1,99 @@
+"""The whole state of a run, so that a resumed one equals the uninterrupted one to the last bit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from octavo_core.checkpoint import random_state, restore_random_state
+from octavo_core.errors import InvalidStateError
+
+from octavo_aram.config import config_from_json, config_to_json
+from octavo_aram.entropy import EntropyTarget
+from octavo_aram.environment import env_id
+
+if TYPE_CHECKING:
+    from octavo_aram.agent import Agent
+
+__all__ = ["agent_state", "restore_agent"]
+
+
+def agent_state(agent: Agent | Any, *, buffers: bool) -> dict[str, Any]:
+    """Collect what decides the rest of a run.
+
+    Args:
+        agent: The agent.
+        buffers: Include the replay buffer.
+
+    Returns:
+        A state that :func:`octavo_core.checkpoint.save_checkpoint` takes.
+    """
+    return {
+        "method": agent.method,
+        "config": config_to_json(agent.config),
+        "device": str(agent.device),
+        "env": env_id(agent.envs.envs[0]),
+        "constraint": type(agent.constraint).__name__,
+        "steps": agent.num_steps,
+        "updates": agent.num_updates,
+        "lowest_reward": agent.lowest_reward,
+        "core": agent.core.state_dict(),
+        "buffer": agent.buffer.state_dict() if buffers else None,
+        "envs": agent.envs.state_dict(),
+        "preferences": agent.preferences.state_dict(),
+        "counters": agent.counters.state_dict(),
+        "random": random_state(agent.generator, agent.walk, agent.rng),
+        "prepared": agent._prepared,
+        "shift": agent._shift,
+        "scale": agent._scale,
+        "entropy_target": None if agent.entropy_target is None else vars(agent.entropy_target),
+    }
+
+
+def restore_agent(agent: Agent | Any, state: Mapping[str, Any]) -> None:
+    """Put back what :func:`agent_state` collected; running episodes are replayed.
+
+    Args:
+        agent: An agent of the same method, environment, constraint and settings.
+        state: The saved state.
+
+    Raises:
+        InvalidStateError: If it belongs to another method, environment, constraint or other settings.
+    """
+    own = {
+        "method": agent.method,
+        "env": env_id(agent.envs.envs[0]),
+        "constraint": type(agent.constraint).__name__,
+    }
+    for name, value in own.items():
+        if state.get(name) != value:
+            raise InvalidStateError(f"the saved run has {name} {state.get(name)!r}, this one {value!r}")
+    saved, mine = config_to_json(config_from_json(state["config"])), config_to_json(agent.config)
+    differing = [name for name in mine if mine[name] != saved[name] and name != "device"]
+    if differing:
+        shown = ", ".join(f"{name}={saved[name]!r}" for name in differing)
+        raise InvalidStateError(f"the saved run had {shown}; give the same settings to continue it")
+    agent.core.load_state_dict(state["core"])
+    if state["buffer"] is not None:
+        agent.buffer.load_state_dict(state["buffer"])
+    agent.envs.load_state_dict(state["envs"])
+    agent.preferences.load_state_dict(state["preferences"])
+    agent.counters.load_state_dict(state["counters"])
+    agent.num_steps, agent.num_updates = int(state["steps"]), int(state["updates"])
+    agent.lowest_reward = float(state["lowest_reward"])
+    agent._prepared = bool(state["prepared"])
+    agent._shift, agent._scale = state["shift"].copy(), state["scale"].copy()
+    agent._set_rescaling()
+    target = state["entropy_target"]
+    agent.entropy_target = None if target is None else EntropyTarget(**target)
+    if state["buffer"] is None and agent.num_steps:
+        warnings.warn("this state has no replay buffer: it predicts, but learning starts afresh", stacklevel=2)
+    random = state["random"]
+    if torch.device(state["device"]).type != agent.device.type:
+        # A generator's state belongs to its kind of device: the run goes on with other draws.
+        _, *rest = random["generators"]
+        random = random | {"generators": [agent.generator.get_state(), *rest]}
+    # Last, because building and replaying may draw.
+    restore_random_state(random, agent.generator, agent.walk, agent.rng)

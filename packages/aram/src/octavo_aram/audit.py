@@ -1,0 +1,94 @@
+"""The audit of executed actions: counts them and refuses infeasible ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from octavo_core.errors import InvalidStateError
+
+from octavo_aram.action_range import ActionRange, refuse_normalized_observations
+from octavo_aram.constraints.base import Constraint
+
+__all__ = ["ExecutedActionAudit", "ExecutedViolationError"]
+
+
+class ExecutedViolationError(InvalidStateError):
+    """An infeasible action was about to be executed."""
+
+
+class ExecutedActionAudit(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """Count what reaches the environment and refuse infeasible actions; put it next to the environment.
+
+    Actions are in the environment's own range.
+
+    Args:
+        env: The environment.
+        constraint: The constraint, on normalised actions and raw observations.
+        tol: Tolerance of the membership test.
+        raise_on_violation: Raise at a violation; otherwise only count.
+        constraint_obs: Extracts the constraint's observation from that of the environment.
+
+    Attributes:
+        executed: Actions executed.
+        violations: Infeasible actions seen.
+        worst: Largest violation seen among feasible and infeasible actions.
+
+    Raises:
+        InvalidTypeError: If the action space is not a bounded vector.
+        InvalidValueError: If the constraint does not fit the spaces or observations are normalised.
+
+    Source:
+        Section 5: no executed action may violate; beyond the paper, it is checked.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env,
+        constraint: Constraint,
+        *,
+        tol: float | int = 1e-6,
+        raise_on_violation: bool = True,
+        constraint_obs: Callable[[Any], Any] | None = None,
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            constraint=constraint,
+            tol=tol,
+            raise_on_violation=raise_on_violation,
+            constraint_obs=constraint_obs,
+        )
+        self.range = ActionRange.of(env, constraint, checked_obs=constraint_obs is None)
+        refuse_normalized_observations(env, constraint)
+        gym.Wrapper.__init__(self, env)
+        self.constraint, self.tol, self.raise_on_violation = constraint, float(tol), raise_on_violation
+        self._extract = constraint_obs or (lambda obs: obs)
+        self._obs: Any = None
+        self.executed = 0
+        self.violations = 0
+        self.worst = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; the counts go on."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._obs = np.array(self._extract(obs)) if self.constraint.needs_obs else None
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Check the action, then execute it."""
+        seen = self.range.from_env(action)
+        if not self.constraint.contains(self._obs, seen, self.tol):
+            self.violations += 1
+            violation = float(self.constraint.violation(self._obs, seen))
+            self.worst = max(self.worst, violation)
+            if self.raise_on_violation:
+                raise ExecutedViolationError(
+                    f"the action {np.array2string(seen, precision=4)} violates {self.constraint!r} by {violation:.3g} "
+                    "and was not executed; wrap the environment in ActionConstraintWrapper or AutoMDPWrapper"
+                )
+        self.executed += 1
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._obs = np.array(self._extract(obs)) if self.constraint.needs_obs else None
+        return obs, reward, bool(terminated), bool(truncated), info

@@ -1,0 +1,289 @@
+"""The ``octavo aram`` command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo_core.errors import InvalidValueError
+from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
+from octavo_core.progress import console_progress
+
+if TYPE_CHECKING:
+    from octavo_aram.config import ARAMConfig
+
+__all__ = ["app", "constraints_app"]
+
+app = typer.Typer(no_args_is_help=True, help="Reinforcement learning whose every action lies in a feasible set.")
+add_report_commands(app, "octavo_aram")
+constraints_app = typer.Typer(no_args_is_help=True, help="Known constraints, and checks of recorded actions.")
+app.add_typer(constraints_app, name="constraints")
+
+EnvOption = Annotated[str, typer.Option("--env", help="Gymnasium id, module:make_env or file.py:make_env.")]
+ConstraintOption = Annotated[
+    str, typer.Option("--constraint", help="A known one (see constraints list), a YAML file, or module:Class.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting of ARAMConfig as name=value, e.g. --set penalty=2; may be repeated."),
+]
+
+
+@app.command()
+def train(
+    env: EnvOption = "Reacher-v5",
+    constraint: ConstraintOption = "Re+L2",
+    method: Annotated[str, typer.Option("--method", help="Method; --list names them.")] = "aram",
+    steps: Annotated[int, typer.Option("--steps", help="Environment steps, over all environments.")] = 5000,
+    num_envs: Annotated[int, typer.Option("--num-envs", help="Environments stepped side by side.")] = 1,
+    evaluate_every: Annotated[int, typer.Option("--evaluate-every", help="Steps between evaluations.")] = 1000,
+    episodes: Annotated[int, typer.Option("--episodes", help="Episodes of an evaluation.")] = 10,
+    paper: Annotated[bool, typer.Option("--paper", help="Start from the published settings.")] = False,
+    settings: SetOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for settings, history and checkpoints.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Name the methods.")] = False,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an agent under a constraint on its actions."""
+    from octavo_aram.methods import METHODS
+    from octavo_aram.training import RunSettings
+    from octavo_aram.training import train as run
+
+    if show_list:
+        for name, about in METHODS.items():
+            print(f"{name:<12}{about}")
+        return
+    if resume and out is None:
+        raise InvalidValueError("--resume needs --out, the folder of the run to continue")
+    _check_folder(out)
+    config = _config(settings or [], paper=paper, seed=seed, device=device)
+    chosen = RunSettings(env, constraint, method, steps, config, num_envs, evaluate_every, episodes)
+    # Standard output is for the result; what an environment prints goes elsewhere.
+    with contextlib.redirect_stdout(sys.stderr), console_progress(quiet=quiet or as_json) as progress:
+        result = run(chosen, folder=out, resume=resume, progress=progress)
+    summary = result.summary()
+    if as_json:
+        print(json.dumps(_finite(summary), indent=2, allow_nan=False))
+    elif not quiet:
+        _print_table([summary], _RUN_COLUMNS)
+        if out is not None:
+            print(f"saved to {out}")
+        if result.stopped:
+            print(f"stopped at step {summary['steps']:,}; continue with --resume")
+
+
+@app.command("eval")
+def evaluate_run(
+    run: Annotated[Path, typer.Argument(help="Folder that train wrote.")],
+    preference: Annotated[
+        tuple[float, float] | None, typer.Option("--preference", help="Weights of reward and penalty.")
+    ] = None,
+    episodes: Annotated[int, typer.Option("--episodes", help="Episodes.")] = 10,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions instead of taking the mean.")] = False,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate the last checkpoint of a run: return, valid rate, projections, executed violations."""
+    from octavo_aram.env_loading import load_env
+    from octavo_aram.evaluation import evaluate
+    from octavo_aram.training import load_run
+
+    with contextlib.redirect_stdout(sys.stderr):
+        settings, agent = load_run(run, device=device)
+        found = evaluate(
+            agent,
+            load_env(settings.env),
+            episodes=episodes,
+            preference=preference,
+            deterministic=not stochastic,
+            seed=seed,
+        )
+    document = {"env": settings.env, "constraint": settings.constraint, "method": settings.method, **found.to_json()}
+    if as_json:
+        print(json.dumps(_finite(document), indent=2, allow_nan=False))
+        return
+    _print_table([document], _EVALUATION_COLUMNS)
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. runs/*.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for comparison.json and figures.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare runs: return, valid rate, projections, time for an action; tables and figures."""
+    from octavo_core.files import atomic_write
+    from octavo_core.report import figure_png
+
+    from octavo_aram.compare import compare_runs, load_records, summarise
+
+    _check_folder(out)
+    records = load_records(folders)
+    rows = compare_runs(records)
+    methods = summarise(rows)
+    document = json.dumps(_finite({"runs": rows, "methods": methods}), indent=2, allow_nan=False)
+    if out is not None:
+        from octavo_aram.plots import plot_runs
+
+        atomic_write(out / "comparison.json", document + "\n")
+        tasks = {(record.settings.env, record.settings.constraint) for record in records}
+        histories: dict[str, list[Any]] = {}
+        for record in records:
+            task = f" on {record.settings.constraint}" if len(tasks) > 1 else ""
+            histories.setdefault(record.label + task, []).append(record.history)
+        for over in ("step", "seconds"):
+            atomic_write(out / f"runs_over_{over}.png", figure_png(plot_runs(histories, over=over)))
+    if as_json:
+        print(document)
+        return
+    _print_table(rows, _RUN_COLUMNS)
+    if any(entry["seeds"] > 1 for entry in methods):
+        _print_table(methods, _METHOD_COLUMNS)
+    if out is not None:
+        print(f"saved to {out}")
+
+
+@constraints_app.command("list")
+def list_constraints(as_json: JsonOption = False) -> None:
+    """Name the known constraints with their environments and formulas."""
+    from octavo_aram.registry import CONSTRAINTS
+
+    rows = [
+        {"id": entry.id, "env": entry.env_id, "actions": entry.action_dim, "feasible": entry.formula}
+        for entry in CONSTRAINTS.values()
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    _print_table(rows, {"id": "constraint", "env": "environment", "actions": "actions", "feasible": "besides the box"})
+
+
+@constraints_app.command("check")
+def check_actions(
+    file: Annotated[Path, typer.Argument(help="CSV with columns a0, a1, ... and, where needed, o0, o1, ...")],
+    constraint: ConstraintOption,
+    env: Annotated[str | None, typer.Option("--env", help="Environment, to resolve indices and the range.")] = None,
+    native: Annotated[bool, typer.Option("--native", help="Actions are in the environment's units.")] = False,
+    project: Annotated[Path | None, typer.Option("--project", help="Write the projected actions to this CSV.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check recorded actions: how many are feasible, and by how much the others are not. Exit code 1 if any is not."""
+    from octavo_aram.recorded import check_recorded
+
+    found = check_recorded(file, constraint, env=env, native=native, project=project)
+    if as_json:
+        print(json.dumps(_finite(found), indent=2, allow_nan=False))
+    else:
+        _print_table([found], {name: name.replace("_", " ") for name in found})
+    if found["infeasible"]:
+        raise typer.Exit(1)
+
+
+_RUN_COLUMNS = {
+    "env": "environment",
+    "constraint": "constraint",
+    "method": "method",
+    "seed": "seed",
+    "step": "steps",
+    "steps": "steps",
+    "return": "return",
+    "valid_rate": "valid rate",
+    "acceptance_rate": "acceptance",
+    "projections": "projections",
+    "violations": "violations",
+    "microseconds_per_action": "us/action",
+    "seconds": "seconds",
+    "buffer_memory": "buffers",
+}
+_EVALUATION_COLUMNS = {
+    "env": "environment",
+    "constraint": "constraint",
+    "method": "method",
+    "preference": "preference",
+    "mean_return": "return",
+    "valid_rate": "valid rate",
+    "projections": "projections",
+    "violations": "violations",
+}
+_METHOD_COLUMNS = {
+    "env": "environment",
+    "constraint": "constraint",
+    "method": "method",
+    "seeds": "seeds",
+    "return": "return",
+    "valid_rate": "valid rate",
+    "lowest_valid_rate": "lowest",
+    "projections": "projections",
+    "violations": "violations",
+    "seconds": "seconds",
+}
+
+
+def _config(pairs: list[str], *, paper: bool, seed: int, device: str) -> ARAMConfig:
+    import yaml
+
+    from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
+
+    values: dict[str, Any] = {"seed": seed, "device": device}
+    for pair in pairs:
+        name, found, text = pair.partition("=")
+        if not found:
+            raise InvalidValueError(f"--set {pair!r} is no setting; write name=value, e.g. --set penalty=2")
+        try:
+            values[name.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InvalidValueError(f"the value of --set {pair!r} cannot be read: {error}") from error
+    base = config_to_json(ARAMConfig.paper() if paper else ARAMConfig())
+    return config_from_json(base | values)
+
+
+def _check_folder(out: Path | None) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise InvalidValueError(f"--out {str(out)!r} is a file; give a folder")
+    check_out(out)
+
+
+def _finite(value: Any) -> Any:
+    import math
+
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_table(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = [name for name in columns if name in rows[0]]
+    table = Table(box=None, pad_edge=False)
+    for name in shown:
+        table.add_column(columns[name], justify="left" if isinstance(rows[0][name], str) else "right")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in shown))
+    # A pipe or a log has no width of its own.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table, markup=False)
+
+
+def _cell(value: Any) -> Any:
+    from rich.text import Text
+
+    if value is None:
+        return Text("-")
+    if isinstance(value, float):
+        return Text(f"{value:.4g}")
+    if isinstance(value, list):
+        return Text(", ".join(f"{item:g}" for item in value))
+    return Text(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))

@@ -1,0 +1,206 @@
+"""Unions, which are not convex, and intersections."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+from torch import Tensor
+
+from octavo_aram.constraints._dual_search import clip
+from octavo_aram.constraints._interior_point import deepest_point, merge_pieces, project_pieces, with_box
+from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
+
+__all__ = ["Intersection", "Union"]
+
+_EXACTLY = 1e-12
+
+
+def _same_dim(parts: Sequence[Any], name: str) -> int:
+    if not parts:
+        raise InvalidValueError(f"{name} of no constraints: give one or more")
+    for part in parts:
+        if not isinstance(part, Constraint):
+            raise InvalidTypeError(f"{name} takes constraints, not {type(part).__name__}")
+    dims = {part.action_dim for part in parts}
+    if len(dims) > 1:
+        raise InvalidValueError(f"{name} of constraints on {sorted(dims)} components; they must agree")
+    return dims.pop()
+
+
+class Union(Constraint):
+    """A set of alternatives: feasible where any part is. Exact projection: the nearest of the parts' projections.
+
+    Args:
+        parts: The alternatives, each within the box, on the same number of components.
+
+    Raises:
+        InvalidValueError: If there are none or their dimensions differ.
+        InvalidTypeError: If one is not a constraint.
+
+    Source:
+        Re+S of the benchmark (two discs).
+    """
+
+    convex = False
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.action_dim = _same_dim(parts, "a union")
+        self.parts = tuple(parts)
+        self.needs_obs = any(part.needs_obs for part in parts)
+        self.min_obs_dim = max(part.min_obs_dim for part in parts)
+        self.exact_projection = all(part.exact_projection for part in parts)
+        self.convex = len(parts) == 1 and parts[0].convex
+        self.has_volume = any(part.has_volume for part in parts)
+
+    def _excess(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch 1"]:
+        worst = [part._excess(obs, act).amax(-1) for part in self.parts]
+        return torch.stack(worst, -1).amin(-1, keepdim=True)
+
+    def _violation(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, " batch"]:
+        return torch.stack([part._violation(obs, act) for part in self.parts], -1).amin(-1)
+
+    def _contains(self, obs: Tensor | None, act: Float[Tensor, "batch d"], tol: float) -> Bool[Tensor, " batch"]:
+        return torch.stack([part._contains(obs, act, tol) for part in self.parts], -1).any(-1)
+
+    def _project(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
+        points = torch.stack([part._project(obs, act) for part in self.parts])
+        nearest = (points.detach() - act.detach()).square().sum(-1).argmin(0)
+        return points[nearest, torch.arange(len(act), device=act.device)]
+
+    def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        return self.parts[0]._interior(obs, act)
+
+    def __repr__(self) -> str:
+        return f"Union({list(self.parts)!r})"
+
+
+class Intersection(Constraint):
+    """What several constraints allow at once.
+
+    Projection: exact where one part's projection happens to satisfy the others; otherwise a convex program for convex
+    parts. Unions are multiplied out. Integer sets and oracles cannot be intersected this way: the intersection then
+    only answers membership.
+
+    Args:
+        parts: The constraints, on the same number of components.
+
+    Raises:
+        InvalidValueError: If there are none or their dimensions differ.
+        InvalidTypeError: If one is not a constraint.
+
+    Source:
+        Beyond the paper: O+S of the omron-sinicx benchmark.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.action_dim = _same_dim(parts, "an intersection")
+        flat: list[Constraint] = []
+        for part in parts:
+            flat += part.parts if isinstance(part, Intersection) else [part]
+        self.parts = tuple(flat)
+        self.needs_obs = any(part.needs_obs for part in parts)
+        self.min_obs_dim = max(part.min_obs_dim for part in parts)
+        self.convex = all(part.convex for part in self.parts)
+        self.has_volume = all(part.has_volume for part in self.parts)
+        self.exact_projection = len(self.parts) == 1 and self.parts[0].exact_projection
+        self._alternatives: Union | None = None
+        if len(self.parts) > 1 and any(isinstance(part, Union) for part in self.parts):
+            choices = [part.parts if isinstance(part, Union) else (part,) for part in self.parts]
+            self._alternatives = Union([Intersection(chosen) for chosen in itertools.product(*choices)])
+
+    def _excess(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch functions"]:
+        return torch.cat([part._excess(obs, act) for part in self.parts], -1)
+
+    def _project(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
+        if len(self.parts) == 1:
+            return self.parts[0]._project(obs, act)
+        if self._alternatives is not None:
+            return self._nearest_alternative(obs, act)
+        result = clip(act, -1.0, 1.0)
+        todo = self._outside(obs, result)
+        for part in self.parts:
+            if len(todo) == 0:
+                return result
+            chosen = None if obs is None else obs[todo]
+            # The nearest point of a larger set is the nearest of this one if it belongs to it.
+            try:
+                candidate = part._project(chosen, act[todo])
+            except InvalidTypeError:
+                continue
+            left = self._outside(chosen, candidate)
+            inside = torch.ones(len(todo), dtype=torch.bool, device=todo.device)
+            inside[left] = False
+            result = result.index_put((todo[inside],), candidate[inside])
+            todo = todo[left]
+        if len(todo) == 0:
+            return result
+        chosen = None if obs is None else obs[todo]
+        pieces = self._pieces(chosen, len(todo), act)
+        if pieces is None:
+            raise InvalidTypeError(
+                f"{self!r} has no projection: a part is an oracle or an integer set; wrap the whole in "
+                "Oracle(..., project=...), or choose another fallback"
+            )
+        note_qp(len(todo))
+        solved = project_pieces(act[todo], with_box(pieces, len(todo), self.action_dim, act))
+        return result.index_put((todo,), solved)
+
+    def _nearest_alternative(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        assert self._alternatives is not None
+        best, distance = clip(act, -1.0, 1.0), torch.full_like(act[:, 0], torch.inf)
+        for part in self._alternatives.parts:
+            try:
+                point = part._project(obs, act)
+            except InvalidValueError:
+                # An empty alternative; the set is empty only if all are.
+                continue
+            away = (point - act).detach().square().sum(-1)
+            best = torch.where((away < distance)[:, None], point, best)
+            distance = torch.minimum(away, distance)
+        if len(act) and not torch.isfinite(distance).all():
+            raise InvalidValueError("the feasible set is empty: no alternative of the union meets the other parts")
+        return best
+
+    def _outside(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        with torch.no_grad():
+            # Bands count as their middle here: the projection must meet sums exactly.
+            return (~self._exactly_contains(obs, act)).nonzero()[:, 0]
+
+    def _exactly_contains(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        inside = (act.abs() <= 1 + _EXACTLY).all(-1)
+        for part in self.parts:
+            inside &= (part._excess(obs, act) + getattr(part, "tol", 0.0) <= _EXACTLY).all(-1)
+        return inside
+
+    def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        if self._alternatives is not None:
+            for part in self._alternatives.parts:
+                try:
+                    return part._interior(obs, act)
+                except InvalidValueError:
+                    continue
+            raise InvalidValueError("the feasible set is empty: no alternative of the union meets the other parts")
+        pieces = self._pieces(obs, len(act), act)
+        if pieces is None:
+            for part in self.parts:
+                try:
+                    point = part._interior(obs, act)
+                except InvalidTypeError:
+                    continue
+                if self._contains(obs, point, 1e-9).all():
+                    return point
+            raise InvalidTypeError(f"{self!r} knows no interior point: a part is an oracle or an integer set")
+        return deepest_point(with_box(pieces, len(act), self.action_dim, act), len(act), self.action_dim, act)
+
+    def _pieces(self, obs: Tensor | None, batch: int, like: Tensor) -> ConvexPieces | None:
+        parts = [part._pieces(obs, batch, like) for part in self.parts]
+        known = [part for part in parts if part is not None]
+        return merge_pieces(known, self.action_dim) if len(known) == len(parts) else None
+
+    def __repr__(self) -> str:
+        return f"Intersection({list(self.parts)!r})"

@@ -1,0 +1,254 @@
+"""One or several environments behind normalised actions, with episodes that can be replayed after a resume.
+
+Every episode is reset with a seed of its own. A checkpoint keeps the actions since that reset, and a resumed run
+replays them: this restores any environment that is a function of seed and actions, and needs no pickle.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+
+from octavo_aram.envs.defaults import RewardMap, env_defaults
+
+__all__ = ["EnvGroup", "StepResult", "env_id", "observation_scale", "reward_map"]
+
+StepResult = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Next observations before any reset, rewards, terminated flags, ended flags; one row an environment."""
+
+
+class EnvGroup:
+    """Environments that are stepped in turn with actions from [-1, 1]^d.
+
+    Args:
+        env: An environment, several of one kind, or a ``SyncVectorEnv``, whose environments are taken out.
+        seed: Seed of the episodes.
+
+    Raises:
+        InvalidTypeError: If the action space is not a box, or observations are no vectors.
+        InvalidValueError: If an action bound is infinite, or the environments differ.
+    """
+
+    def __init__(self, env: Any, seed: int) -> None:
+        self.envs = _unpack(env)
+        self.seed = seed
+        action, observation = self.envs[0].action_space, self.envs[0].observation_space
+        for other in self.envs[1:]:
+            if other.action_space != action or other.observation_space != observation:
+                raise InvalidValueError("the environments differ in their spaces; give several of one kind")
+        if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
+            raise InvalidTypeError(
+                f"the action space {action} is not a vector of real numbers; constraints on actions need a Box of one "
+                "dimension (discrete actions can be masked instead)"
+            )
+        low, high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise InvalidValueError(
+                f"the action space {action} has infinite or empty ranges; give each action a finite range, e.g. with "
+                "gymnasium.wrappers.RescaleAction"
+            )
+        if observation.shape is None or len(observation.shape) != 1:
+            raise InvalidTypeError(
+                f"the observation space {observation} is no vector; wrap the environment in "
+                "gymnasium.wrappers.FlattenObservation"
+            )
+        self.action_dim = low.size
+        self.observation_dim = int(observation.shape[0])
+        self._low, self._half = low, (high - low) / 2
+        self._unit = bool((low == -1).all() and (high == 1).all())
+        count = len(self.envs)
+        self.obs = np.zeros((count, self.observation_dim))
+        """Current observations as the environments gave them, in float64."""
+        self.episodes = [0] * count
+        """Episodes started, by environment."""
+        self.finished: list[tuple[float, int]] = []
+        """Return and length of the episodes that ended since the last call of :meth:`take_finished`."""
+        self._returns = [0.0] * count
+        self._actions: list[list[np.ndarray]] = [[] for _ in range(count)]
+        for index in range(count):
+            self._reset(index)
+
+    def __len__(self) -> int:
+        """Return the number of environments."""
+        return len(self.envs)
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Map normalised actions to the environment's range.
+
+        Args:
+            actions: Actions in [-1, 1], (..., actions).
+
+        Returns:
+            Actions in the environment's units, float64.
+        """
+        return actions if self._unit else self._low + (actions + 1) * self._half
+
+    def from_env(self, actions: np.ndarray) -> np.ndarray:
+        """Map actions of the environment to [-1, 1].
+
+        Args:
+            actions: Actions in the environment's units, (..., actions).
+
+        Returns:
+            Normalised actions, float64.
+        """
+        return np.asarray(actions, np.float64) if self._unit else (actions - self._low) / self._half - 1
+
+    def step(self, actions: np.ndarray) -> StepResult:
+        """Step every environment once; those that end are reset, and ``obs`` holds the new episode's observation.
+
+        Args:
+            actions: Normalised actions, (environments, actions).
+
+        Returns:
+            Next observations before any reset, rewards, terminated flags, ended flags.
+
+        Raises:
+            InvalidValueError: If an environment returns a number that is not finite.
+        """
+        count = len(self.envs)
+        after, rewards = np.empty_like(self.obs), np.empty(count)
+        terminated, ended = np.zeros(count, bool), np.zeros(count, bool)
+        scaled = self.to_env(actions)
+        for index, env in enumerate(self.envs):
+            obs, reward, over, truncated, _ = env.step(scaled[index])
+            after[index], rewards[index] = obs, reward
+            terminated[index], ended[index] = over, over or truncated
+            self._returns[index] += rewards[index]
+            self._actions[index].append(actions[index].copy())
+        if not (np.isfinite(after).all() and np.isfinite(rewards).all()):
+            raise InvalidValueError(
+                "the environment returned an observation or a reward that is not finite; mend the environment"
+            )
+        self.obs = after.copy()
+        for index in np.flatnonzero(ended):
+            self.finished.append((self._returns[index], len(self._actions[index])))
+            self._reset(int(index))
+        return after, rewards, terminated, ended
+
+    def take_finished(self) -> list[tuple[float, int]]:
+        """Return and forget the episodes that have ended.
+
+        Returns:
+            Return and length of each.
+        """
+        finished, self.finished = self.finished, []
+        return finished
+
+    def _reset(self, index: int) -> None:
+        entropy = [self.seed, index, self.episodes[index]]
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        obs, _ = self.envs[index].reset(seed=seed)
+        self.obs[index] = obs
+        if not np.isfinite(self.obs[index]).all():
+            raise InvalidValueError("the environment was reset to an observation that is not finite; mend it")
+        self.episodes[index] += 1
+        self._returns[index] = 0.0
+        self._actions[index] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs: episode numbers and the actions since each reset.
+
+        Returns:
+            The state.
+        """
+        return {
+            "seed": self.seed,
+            "episodes": list(self.episodes),
+            "actions": [np.array(actions).reshape(-1, self.action_dim) for actions in self._actions],
+            "obs": self.obs.copy(),
+            "returns": list(self._returns),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replay the running episodes of a saved state.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        Raises:
+            InvalidStateError: If the number of environments or their spaces differ, or an episode ends early.
+        """
+        if len(state["episodes"]) != len(self) or state["obs"].shape != self.obs.shape:
+            raise InvalidStateError(
+                f"the saved run has {len(state['episodes'])} environments with observations of "
+                f"{state['obs'].shape[1]} numbers, this one {len(self)} with {self.observation_dim}; "
+                "give the environments of that run"
+            )
+        self.seed = state["seed"]
+        for index, env in enumerate(self.envs):
+            self.episodes[index] = state["episodes"][index] - 1
+            self._reset(index)
+            for action in state["actions"][index]:
+                obs, _, over, truncated, _ = env.step(self.to_env(action))
+                self.obs[index] = obs
+                if over or truncated:
+                    raise InvalidStateError(
+                        "a replayed episode ended before the saved run's did; the environment has changed since"
+                    )
+            self._actions[index] = list(state["actions"][index])
+        self._returns = list(state["returns"])
+        if not np.array_equal(self.obs, state["obs"]):
+            warnings.warn(
+                "the replayed episodes differ from those of the saved run: the environment is no function of seed and "
+                "actions, so the run goes on but is not the uninterrupted one to the last bit",
+                stacklevel=2,
+            )
+
+
+def _unpack(env: Any) -> list[gymnasium.Env]:
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        if not isinstance(env, gymnasium.vector.SyncVectorEnv):
+            raise InvalidTypeError(
+                f"{type(env).__name__} hides its environments; give a SyncVectorEnv or a list of environments"
+            )
+        return list(env.envs)
+    envs = list(env) if isinstance(env, Sequence) else [env]
+    if not envs or not all(isinstance(entry, gymnasium.Env) for entry in envs):
+        raise InvalidTypeError(f"{env!r} is no Gymnasium environment; give one, or a list of several of one kind")
+    return envs
+
+
+def env_id(env: gymnasium.Env) -> str:
+    """Name of an environment.
+
+    Args:
+        env: The environment.
+
+    Returns:
+        Its Gymnasium id, or the name of its class.
+    """
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def reward_map(env: gymnasium.Env, scale: float | int | None, offset: float | int | None) -> RewardMap:
+    """Affine map from an environment's reward to the learner's.
+
+    Args:
+        env: The environment.
+        scale: Divisor; None for what suits the environment.
+        offset: Added after; None for what suits the environment.
+
+    Returns:
+        The map.
+    """
+    known = env_defaults(env_id(env))
+    return RewardMap(known.scale if scale is None else scale, known.offset if offset is None else offset)
+
+
+def observation_scale(env: gymnasium.Env) -> np.ndarray | None:
+    """Typical magnitude of each observation entry, where the environment says it.
+
+    Args:
+        env: The environment.
+
+    Returns:
+        Positive magnitudes, or None.
+    """
+    scale = getattr(env.unwrapped, "observation_scale", None)
+    return None if scale is None else np.asarray(scale, np.float64)

@@ -1,0 +1,306 @@
+"""Constraints from YAML files and from the user's own code.
+
+A YAML file is data: it is checked against a schema and never evaluated. Code runs only where the user names it,
+``module:attribute`` or ``file.py:attribute``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import yaml
+from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingFileError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from octavo_aram.constraints import (
+    Box,
+    Constraint,
+    Ellipsoid,
+    IntegerAllocation,
+    Intersection,
+    L2Ball,
+    LinearInequality,
+    Orthoplex,
+    PositivePower,
+    SumEquality,
+    Union,
+)
+from octavo_aram.registry import make_constraint
+
+__all__ = ["constraint_from_mapping", "load_constraint"]
+
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 8
+
+Vector = Annotated[list[float], Field(min_length=1, max_length=10_000)]
+Matrix = Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
+Indices = Annotated[list[int], Field(min_length=1, max_length=10_000)]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _BoxSpec(_Spec):
+    type: Literal["box"]
+    low: Vector
+    high: Vector
+
+
+class _BallSpec(_Spec):
+    type: Literal["l2_ball"]
+    radius2: float
+    center: Vector | None = None
+    action_dim: int | None = None
+
+
+class _EllipsoidSpec(_Spec):
+    type: Literal["ellipsoid"]
+    matrix: Matrix | Vector
+    bound: float
+    center: Vector | None = None
+
+
+class _WeightedSpec(_Spec):
+    type: Literal["orthoplex", "positive_power"]
+    limit: float
+    weights_from_obs: Indices | None = None
+    weights: Vector | None = None
+
+
+class _LinearSpec(_Spec):
+    type: Literal["linear"]
+    A: Matrix | Vector | None = None
+    b: Vector | float
+    weights_from_obs: Indices | None = None
+
+
+class _SumSpec(_Spec):
+    type: Literal["sum"]
+    total: float
+    action_dim: int
+    tol: float = 0.0
+
+
+class _IntegerSpec(_Spec):
+    type: Literal["integer"]
+    total: int
+    lower: int
+    upper: int
+    action_dim: int
+
+
+class _NamedSpec(_Spec):
+    type: Literal["named"]
+    id: str
+
+
+class _CombinedSpec(_Spec):
+    type: Literal["union", "intersection"]
+    parts: Annotated[list[Any], Field(min_length=1, max_length=1000)]
+
+
+_SPECS: dict[str, type[_Spec]] = {
+    "box": _BoxSpec,
+    "l2_ball": _BallSpec,
+    "ellipsoid": _EllipsoidSpec,
+    "orthoplex": _WeightedSpec,
+    "positive_power": _WeightedSpec,
+    "linear": _LinearSpec,
+    "sum": _SumSpec,
+    "integer": _IntegerSpec,
+    "named": _NamedSpec,
+    "union": _CombinedSpec,
+    "intersection": _CombinedSpec,
+}
+
+
+def load_constraint(reference: str | Path, env: Any = None) -> Constraint:
+    """Load a constraint from a YAML file, from the user's code, or by name.
+
+    Args:
+        reference: A ``.yaml``/``.yml`` file; ``module:attribute`` or ``file.py:attribute`` naming a constraint, a
+            class or a function that makes one (called with ``env`` if it requires an argument); or a name of
+            :func:`octavo_aram.registry.make_constraint`.
+        env: The environment, for names and functions that need it.
+
+    Returns:
+        The constraint.
+
+    Raises:
+        MissingFileError: If a file does not exist.
+        InvalidValueError: If the content or the name is not accepted.
+        InvalidTypeError: If the named attribute is no constraint and makes none.
+
+    Source:
+        Beyond the paper: constraints for the user's own environment.
+    """
+    text = str(reference)
+    if text.lower().endswith((".yaml", ".yml")):
+        return _from_file(Path(text), env)
+    if ":" in text:
+        return _from_code(text, env)
+    return make_constraint(text, env)
+
+
+def constraint_from_mapping(mapping: Any, env: Any = None) -> Constraint:
+    """Build a constraint from the content of a YAML file.
+
+    Types and fields: ``box`` (low, high), ``l2_ball`` (radius2, center or action_dim), ``ellipsoid`` (matrix, bound,
+    center), ``orthoplex`` and ``positive_power`` (limit, weights_from_obs or weights), ``linear`` (A or
+    weights_from_obs, b), ``sum`` (total, action_dim, tol), ``integer`` (total, lower, upper, action_dim), ``named``
+    (id), ``union`` and ``intersection`` (parts).
+
+    Args:
+        mapping: ``{"type": ..., ...}`` with the fields of that type.
+        env: The environment, for parts of type ``named``.
+
+    Returns:
+        The constraint.
+
+    Raises:
+        InvalidValueError: If a field is missing, unknown or out of range.
+
+    Source:
+        Beyond the paper.
+    """
+    return _build(mapping, env, _MAX_DEPTH)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Plain data only: aliases, with which a small file can describe a huge one, are refused."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise InvalidValueError("YAML aliases (*name) are not accepted; write the values out")
+        return super().compose_node(parent, index)
+
+
+def _from_file(path: Path, env: Any) -> Constraint:
+    if not path.is_file():
+        raise MissingFileError(f"no constraint file at {str(path)!r}; give an existing .yaml file")
+    if path.stat().st_size > _MAX_BYTES:
+        raise InvalidValueError(f"{str(path)!r} is larger than 1 MiB, too large for a constraint")
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_PlainLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidValueError(f"{str(path)!r} is not readable YAML: {' '.join(str(error).split())}") from error
+    try:
+        return constraint_from_mapping(content, env)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{str(path)!r}: {error}") from error
+
+
+def _build(mapping: Any, env: Any, depth: int) -> Constraint:
+    if not isinstance(mapping, dict) or not isinstance(mapping.get("type"), str):
+        raise InvalidValueError(f"a constraint is a mapping with a 'type': one of {', '.join(_SPECS)}")
+    if depth == 0:
+        raise InvalidValueError(f"constraints are nested deeper than {_MAX_DEPTH} levels")
+    kind = mapping["type"]
+    if kind not in _SPECS:
+        raise InvalidValueError(f"type {kind!r} is not known; accepted: {', '.join(_SPECS)}")
+    try:
+        spec = _SPECS[kind].model_validate(mapping)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in problem['loc']) or kind}: {problem['msg']}"
+            for problem in error.errors()[:3]
+        )
+        fields = ", ".join(name for name in _SPECS[kind].model_fields if name != "type")
+        raise InvalidValueError(f"constraint of type {kind!r}: {problems} (fields: {fields})") from error
+    return _construct(spec, env, depth)
+
+
+def _construct(spec: _Spec, env: Any, depth: int) -> Constraint:
+    match spec:
+        case _BoxSpec():
+            return Box(spec.low, spec.high)
+        case _BallSpec():
+            return L2Ball(spec.radius2, spec.center, action_dim=spec.action_dim)
+        case _EllipsoidSpec():
+            return Ellipsoid(_rectangular(spec.matrix, "matrix"), spec.bound, spec.center)
+        case _WeightedSpec():
+            kind = Orthoplex if spec.type == "orthoplex" else PositivePower
+            return kind(spec.weights_from_obs, spec.limit, weights=spec.weights)
+        case _LinearSpec():
+            return _linear(spec)
+        case _SumSpec():
+            return SumEquality(spec.total, spec.tol, action_dim=spec.action_dim)
+        case _IntegerSpec():
+            return IntegerAllocation(spec.total, spec.lower, spec.upper, action_dim=spec.action_dim)
+        case _NamedSpec():
+            return make_constraint(spec.id, env)
+        case _CombinedSpec():
+            parts = [_build(part, env, depth - 1) for part in spec.parts]
+            return Union(parts) if spec.type == "union" else Intersection(parts)
+    raise AssertionError(f"unreachable: {spec!r}")
+
+
+def _linear(spec: _LinearSpec) -> Constraint:
+    if (spec.A is None) == (spec.weights_from_obs is None):
+        raise InvalidValueError("constraint of type 'linear': give either A or weights_from_obs")
+    bound = spec.b if isinstance(spec.b, list) else [spec.b]
+    if spec.A is not None:
+        return LinearInequality(_rectangular(spec.A, "A"), bound)
+    indices = np.array(spec.weights_from_obs)
+    if len(bound) != 1 or (indices < 0).any():
+        raise InvalidValueError(
+            "constraint of type 'linear': weights_from_obs makes one row, sum obs[i] a_i <= b; give one b and "
+            "indices >= 0"
+        )
+    return LinearInequality(
+        lambda obs: obs[:, None, indices], bound, action_dim=len(indices), min_obs_dim=int(indices.max()) + 1
+    )
+
+
+def _rectangular(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.array(values, dtype=np.float64)
+    except ValueError as error:
+        raise InvalidValueError(f"the rows of {name} differ in length") from error
+
+
+def _from_code(reference: str, env: Any) -> Constraint:
+    place, _, attribute = reference.rpartition(":")
+    found = getattr(_import(place), attribute, None)
+    if found is None:
+        raise InvalidValueError(f"{place!r} defines no {attribute!r}; give module:attribute")
+    if isinstance(found, Constraint):
+        return found
+    if not callable(found):
+        raise InvalidTypeError(f"{reference!r} is a {type(found).__name__}; give a constraint, or what makes one")
+    required = [
+        parameter
+        for parameter in inspect.signature(found).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    made = found(env) if required else found()
+    if not isinstance(made, Constraint):
+        raise InvalidTypeError(f"{reference!r} made a {type(made).__name__}, not a constraint")
+    return made
+
+
+def _import(place: str) -> Any:
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise MissingFileError(f"no file {place!r}; give an existing .py file, or an importable module")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    try:
+        return importlib.import_module(place)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise InvalidValueError(
+            f"no module {place!r} ({error}); give an importable module or a file: module:attribute, "
+            "path/file.py:attribute"
+        ) from error

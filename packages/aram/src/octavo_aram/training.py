@@ -1,0 +1,348 @@
+"""Training runs in a folder: settings, evaluations along the way, checkpoints, a clean stop, and resuming."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octavo_core.checkpoint import CheckpointFolder
+from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.files import atomic_write, ensure_folder
+from octavo_core.progress import ProgressCallback, no_progress
+
+from octavo_aram.agent import Agent, as_constraint
+from octavo_aram.buffers import memory_text
+from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
+from octavo_aram.env_loading import load_env
+from octavo_aram.evaluation import EVALUATION_PREFERENCES, evaluate
+from octavo_aram.methods import make_agent
+
+__all__ = ["RunSettings", "TrainingResult", "load_run", "train"]
+
+_SETTINGS, _HISTORY = "settings.json", "history.json"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """A run, by names that can be written to a file.
+
+    Args:
+        env: Gymnasium id, ``module:make_env`` or ``file.py:make_env``.
+        constraint: Name of the registry, a YAML file, ``module:Class`` or ``file.py:Class``.
+        method: A name of :data:`octavo_aram.methods.METHODS`.
+        steps: Environment steps.
+        config: Settings of the method.
+        num_envs: Environments stepped side by side.
+        evaluate_every: Environment steps between evaluations.
+        episodes: Episodes of an evaluation.
+        final_episodes: Episodes of the last one; as many as of the others if None.
+
+    Raises:
+        InvalidValueError: If a count is out of range.
+    """
+
+    env: str = "Reacher-v5"
+    constraint: str = "Re+L2"
+    method: str = "aram"
+    steps: int = 5000
+    config: ARAMConfig = field(default_factory=ARAMConfig)
+    num_envs: int = 1
+    evaluate_every: int = 1000
+    episodes: int = 10
+    final_episodes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "num_envs", "evaluate_every", "episodes", "final_episodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidValueError(f"{name}={value} is too small; give at least 1")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready fields.
+
+        Returns:
+            The fields.
+        """
+        return vars(self) | {"config": config_to_json(self.config)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RunSettings:
+        """Read what :meth:`to_json` returned.
+
+        Args:
+            values: The fields.
+
+        Returns:
+            The settings.
+        """
+        fields: dict[str, Any] = values | {"config": config_from_json(values["config"])}
+        return cls(**fields)
+
+
+@dataclass
+class TrainingResult:
+    """A run and what was measured along it.
+
+    Args:
+        settings: The run.
+        agent: The agent at its end.
+        history: One row an evaluation.
+        stopped: Whether it was stopped before its end.
+    """
+
+    settings: RunSettings
+    agent: Agent
+    history: list[dict[str, Any]]
+    stopped: bool = False
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The last evaluation."""
+        return self.history[-1]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run's main figures, JSON-ready.
+
+        Returns:
+            Names, last return and valid rate, projections, violations, seconds and memory.
+        """
+        last = self.final
+        return {
+            "env": self.settings.env,
+            "constraint": self.settings.constraint,
+            "method": self.settings.method,
+            "seed": self.settings.config.seed,
+            "steps": last["step"],
+            "return": last["return"],
+            "valid_rate": last["valid_rate"],
+            "acceptance_rate": last["acceptance_rate"],
+            "projections": last["projections"],
+            "violations": last["violations"],
+            "microseconds_per_action": last["microseconds_per_action"],
+            "seconds": last["seconds"],
+            "buffer_memory": memory_text(self.agent.buffer.nbytes),
+            "target_entropy": getattr(self.agent.core, "target_entropy", None),
+            "stopped": self.stopped,
+        }
+
+
+def train(
+    settings: RunSettings,
+    *,
+    env: Callable[[], Any] | None = None,
+    constraint: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    progress: ProgressCallback = no_progress,
+) -> TrainingResult:
+    """Train, evaluate along the way, and keep the run in a folder.
+
+    An interrupt (Ctrl-C) ends the running step, saves a checkpoint and returns; a second one ends at once.
+
+    Args:
+        settings: The run.
+        env: Makes the environment, instead of ``settings.env``.
+        constraint: The constraint, instead of ``settings.constraint``.
+        folder: Where settings, history and checkpoints are kept; None keeps nothing.
+        resume: Continue from the last checkpoint in the folder; the run then equals the uninterrupted one.
+        checkpoint_every: Environment steps between checkpoints; at every evaluation if None.
+        progress: Called with what is being done and the share done.
+
+    Returns:
+        The result.
+
+    Raises:
+        InvalidStateError: If the folder holds another run, or holds one already and ``resume`` is not given.
+        MissingFileError: If there is nothing to resume.
+        InvalidValueError: If ``resume`` is given without a folder.
+    """
+    make = env or (lambda: load_env(settings.env))
+    envs = [make() for _ in range(settings.num_envs)]
+    feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
+    agent = make_agent(settings.method, envs, feasible, settings.config)
+    result = TrainingResult(settings, agent, [])
+    checkpoints = None
+    if folder is not None:
+        checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
+        _open_folder(Path(folder), settings, checkpoints, resume)
+        if resume:
+            _resume(result, Path(folder), checkpoints)
+    elif resume:
+        raise InvalidValueError("resume needs the folder of the run to continue")
+    evaluation_env = make()
+    clock = time.perf_counter() - (result.history[-1]["seconds"] if result.history else 0.0)
+    every = checkpoint_every or settings.evaluate_every
+    description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
+    try:
+        with _stoppable() as stop:
+            while agent.num_steps < settings.steps and not stop.is_set():
+                before = agent.num_steps
+                agent.step()
+                progress(description, min(1.0, agent.num_steps / settings.steps))
+                ended = agent.num_steps >= settings.steps
+                if ended or _crosses(before, agent.num_steps, settings.evaluate_every):
+                    result.history.append(_measure(result, evaluation_env, time.perf_counter() - clock))
+                    if folder is not None:
+                        _write_history(Path(folder), result.history)
+                if checkpoints is not None and (ended or _crosses(before, agent.num_steps, every)):
+                    checkpoints.save(agent.num_steps, agent.state_dict())
+            result.stopped = agent.num_steps < settings.steps
+            if not result.history or result.history[-1]["step"] != agent.num_steps:
+                if checkpoints is not None and agent.num_steps:
+                    checkpoints.save(agent.num_steps, agent.state_dict())
+                if not result.history:
+                    result.history.append(_measure(result, evaluation_env, time.perf_counter() - clock))
+    finally:
+        for entry in (*envs, evaluation_env):
+            entry.close()
+    return result
+
+
+def load_run(folder: str | os.PathLike[str], *, device: str | None = None) -> tuple[RunSettings, Agent]:
+    """Load the agent of a run's last checkpoint.
+
+    Args:
+        folder: The run's folder.
+        device: Device of the networks; that of the run if None.
+
+    Returns:
+        The run's settings and its agent.
+
+    Raises:
+        MissingFileError: If the folder holds no run, or no checkpoint yet.
+    """
+    from octavo_aram.methods import agent_from_state
+
+    settings = _read_settings(Path(folder))
+    found = CheckpointFolder(Path(folder) / "checkpoints").latest()
+    if found is None:
+        raise MissingFileError(f"no checkpoint in {str(folder)!r} yet; train longer")
+    env = load_env(settings.env)
+    envs = [env, *(load_env(settings.env) for _ in range(settings.num_envs - 1))]
+    return settings, agent_from_state(found[1], envs, as_constraint(settings.constraint, env), device=device)
+
+
+def _measure(result: TrainingResult, env: Any, seconds: float) -> dict[str, Any]:
+    """One row of the history."""
+    agent, settings = result.agent, result.settings
+    random = agent.objectives > 1 and settings.config.preference == "dirichlet"
+    preferences: Sequence[Any] = EVALUATION_PREFERENCES if random else (None,)
+    last = agent.num_steps >= settings.steps
+    episodes = (settings.final_episodes if last else None) or settings.episodes
+    found = [
+        evaluate(agent, env, episodes=episodes, preference=weights, seed=settings.config.seed)
+        for weights in preferences
+    ]
+    middle = found[len(found) // 2]
+    counters = agent.counters
+    training = counters.training
+    previous = result.history[-1] if result.history else {"training_tries": 0, "training_accepted": 0, "step": 0}
+    tries = training.tries - previous["training_tries"]
+    accepted = training.accepted - previous["training_accepted"]
+    return {
+        "step": agent.num_steps,
+        "seconds": round(seconds, 3),
+        "return": middle.mean_return,
+        "valid_rate": middle.valid_rate,
+        "by_preference": [entry.to_json() for entry in found] if random else [],
+        "returns": list(middle.returns),
+        # Since the row before.
+        "acceptance_rate": accepted / tries if tries else None,
+        "mean_tries": tries / accepted if accepted else None,
+        "training_tries": training.tries,
+        "training_accepted": training.accepted,
+        "projections": counters.projections,
+        "warmup_projections": counters.warmup.projections,
+        "evaluation_projections": counters.evaluation.projections,
+        "fallbacks": counters.warmup.fallbacks + training.fallbacks,
+        "violations": counters.violations,
+        "temperature": agent.core.temperature,
+        "microseconds_per_action": middle.seconds_per_action * 1e6,
+        "wall_time": {name: round(value, 3) for name, value in counters.seconds.items()},
+    }
+
+
+def _crosses(before: int, after: int, every: int) -> bool:
+    return before // every != after // every
+
+
+def _open_folder(folder: Path, settings: RunSettings, checkpoints: CheckpointFolder, resume: bool) -> None:
+    if resume:
+        saved = _read_settings(folder).to_json()
+        mine = settings.to_json()
+        # More steps continue a run further; all else makes it another one.
+        differing = [
+            name for name in mine if name not in {"steps", "config", "final_episodes"} and mine[name] != saved[name]
+        ]
+        if differing:
+            shown = ", ".join(f"{name}={saved[name]!r}" for name in differing)
+            raise InvalidStateError(f"the run in {str(folder)!r} has {shown}; give the same to continue it")
+    elif checkpoints.steps():
+        raise InvalidStateError(
+            f"{str(folder)!r} holds a run already; continue it with resume (--resume), or give another folder"
+        )
+    ensure_folder(folder)
+    atomic_write(folder / _SETTINGS, json.dumps(settings.to_json(), indent=2) + "\n")
+
+
+def _resume(result: TrainingResult, folder: Path, checkpoints: CheckpointFolder) -> None:
+    found = checkpoints.latest()
+    if found is None:
+        return
+    result.agent.load_state_dict(found[1])
+    file = folder / _HISTORY
+    rows = json.loads(file.read_bytes()) if file.is_file() else []
+    # A checkpoint can be older than the last row when the run was killed between the two.
+    result.history = [row for row in rows if row["step"] <= found[0]]
+
+
+def _read_settings(folder: Path) -> RunSettings:
+    file = folder / _SETTINGS
+    if not file.is_file():
+        raise MissingFileError(f"no run in {str(folder)!r}; give a folder that `octavo aram train --out` wrote")
+    try:
+        return RunSettings.from_json(json.loads(file.read_bytes()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidStateError(f"{str(file)!r} cannot be read as the settings of a run: {error}") from error
+
+
+def _write_history(folder: Path, history: list[dict[str, Any]]) -> None:
+    atomic_write(folder / _HISTORY, json.dumps(_finite(history), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextlib.contextmanager
+def _stoppable() -> Generator[threading.Event, None, None]:
+    """Turn the first interrupt into an event; handlers can be set in the main thread alone."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

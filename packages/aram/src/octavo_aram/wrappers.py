@@ -1,0 +1,327 @@
+"""Gymnasium wrappers: constrained actions, the augmented MDP, and the audit of what is executed.
+
+Wrapped environments take actions in the normalised box [-1, 1]^d; the wrapper maps them to the range of the
+environment. Feasibility is judged on what the environment receives after rounding to its dtype, so the audit sees
+the same numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
+
+import gymnasium as gym
+import numpy as np
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+
+from octavo_aram.action_range import ActionRange, refuse_normalized_observations
+from octavo_aram.audit import ExecutedActionAudit, ExecutedViolationError
+from octavo_aram.constraints.base import Constraint
+from octavo_aram.equivalence import checked_preference, warn_unless_equivalent
+
+__all__ = ["ActionConstraintWrapper", "AutoMDPWrapper", "ExecutedActionAudit", "ExecutedViolationError"]
+
+
+class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """Normalised actions, the last raw observation, and the execution of a feasible action."""
+
+    def __init__(
+        self,
+        env: gym.Env,
+        constraint: Constraint,
+        tol: float | int,
+        max_self_loops: int,
+        constraint_obs: Callable[[Any], Any] | None,
+    ) -> None:
+        self.range = ActionRange.of(env, constraint, checked_obs=constraint_obs is None)
+        refuse_normalized_observations(env, constraint)
+        if max_self_loops < 1:
+            raise InvalidValueError(f"max_self_loops={max_self_loops}; give at least 1")
+        gym.Wrapper.__init__(self, env)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (constraint.action_dim,), np.float32)
+        self.constraint, self.tol, self.max_self_loops = constraint, float(tol), int(max_self_loops)
+        self._extract = constraint_obs or (lambda obs: obs)
+        self._obs: Any = None
+        self._needs_reset = True
+        self._loops = 0
+
+    def _seen(self) -> Any:
+        return np.asarray(self._extract(self._obs)) if self.constraint.needs_obs else None
+
+    def _judge(self, action: Any) -> tuple[np.ndarray, np.ndarray, bool, float]:
+        """Native action, its normalised value, whether it is feasible, and its violation."""
+        if self._needs_reset:
+            raise InvalidStateError("the episode has ended or has not begun; call reset() before step()")
+        proposed = np.asarray(action, dtype=np.float64)
+        if proposed.shape != (self.constraint.action_dim,):
+            raise InvalidValueError(
+                f"action of shape {proposed.shape}; give [{self.constraint.action_dim}] in normalised units"
+            )
+        native, seen = self.range.executed(proposed)
+        inside = bool((np.abs(proposed) <= 1 + self.tol).all())
+        judged = seen if inside else proposed
+        feasible = self.constraint.contains(self._seen(), judged, self.tol)
+        violation = 0.0 if feasible else float(self.constraint.violation(self._seen(), judged))
+        return native, seen, feasible, violation
+
+    def _projected(self, action: Any) -> tuple[np.ndarray, np.ndarray, int]:
+        """Native and normalised value of the projection, and how many projections that took."""
+        point = self.constraint.project(self._seen(), np.asarray(action, dtype=np.float64))
+        native, seen = self.range.settle(self.constraint, self._seen(), point, self.tol)
+        return native, seen, 1
+
+    def _execute(self, native: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(native)
+        # A copy: the caller may overwrite what it is given.
+        self._obs, self._needs_reset, self._loops = copy.deepcopy(obs), bool(terminated or truncated), 0
+        return obs, reward, bool(terminated), bool(truncated), dict(info)
+
+    def _begin(self, obs: Any) -> None:
+        self._obs, self._needs_reset, self._loops = copy.deepcopy(obs), False, 0
+
+
+class ActionConstraintWrapper(_Constrained):
+    """Guarantee that only feasible actions reach the environment.
+
+    ``info`` gains ``feasible`` (of the proposed action), ``violation``, ``n_qp`` (projections), ``self_loop``,
+    ``fallback`` and ``executed_action`` (normalised).
+
+    Args:
+        env: An environment with a bounded vector of actions.
+        constraint: The constraint, on normalised actions and raw observations.
+        mode: ``"error"``: an infeasible action raises; ``"project"``: its projection is executed; ``"reject"``: nothing
+            is executed, the same observation comes back with reward 0, and after ``max_self_loops`` rejections in a row
+            the projection is executed.
+        tol: Tolerance of the membership test.
+        max_self_loops: Cap on rejections in a row.
+        constraint_obs: Extracts the constraint's observation from that of the environment.
+
+    Raises:
+        InvalidTypeError: If the action space is not a bounded vector.
+        InvalidValueError: If the constraint does not fit, or an argument is out of range.
+
+    Source:
+        Section 5 (the projection-based peers put this layer inside the environment).
+    """
+
+    def __init__(
+        self,
+        env: gym.Env,
+        constraint: Constraint,
+        mode: str = "error",
+        *,
+        tol: float | int = 1e-6,
+        max_self_loops: int = 100,
+        constraint_obs: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if mode not in {"error", "project", "reject"}:
+            raise InvalidValueError(f"mode={mode!r} is not known; accepted: error, project, reject")
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            constraint=constraint,
+            mode=mode,
+            tol=tol,
+            max_self_loops=max_self_loops,
+            constraint_obs=constraint_obs,
+        )
+        super().__init__(env, constraint, tol, max_self_loops, constraint_obs)
+        self.mode = mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._begin(obs)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Execute the action if it is feasible; otherwise do what the mode says."""
+        native, seen, feasible, violation = self._judge(action)
+        extra: dict[str, Any] = {"feasible": feasible, "violation": violation, "n_qp": 0, "self_loop": 0}
+        extra["fallback"] = False
+        if not feasible:
+            if self.mode == "error":
+                raise ExecutedViolationError(
+                    f"the action violates {self.constraint!r} by {violation:.3g} and was not executed; "
+                    "propose feasible actions, or choose mode='project' or 'reject'"
+                )
+            if self.mode == "reject" and self._loops < self.max_self_loops:
+                self._loops += 1
+                extra |= {"self_loop": self._loops, "executed_action": None}
+                return copy.deepcopy(self._obs), 0.0, False, False, extra
+            extra["fallback"] = self.mode == "reject"
+            native, seen, extra["n_qp"] = self._projected(action)
+        obs, reward, terminated, truncated, info = self._execute(native)
+        return obs, reward, terminated, truncated, info | extra | {"executed_action": seen}
+
+
+class AutoMDPWrapper(_Constrained):
+    """The augmented MDP: an infeasible action is no step of the environment but a self-loop with a penalty.
+
+    An infeasible action leaves the environment untouched, its random state and time limit included; the same
+    observation comes back with the reward vector (0, -kappa), not terminated and not truncated. After
+    ``max_self_loops`` in a row the projection is executed with reward (r, -kappa) and ``info["fallback"]``.
+    A feasible action gives (r / reward_scale + reward_offset, 0). ``info`` gains ``feasible``, ``violation``,
+    ``self_loop`` (how many in a row), ``fallback``, ``n_qp``, ``executed_action`` (normalised, ``None`` in a loop),
+    ``reward_vector`` and, if there is one, ``preference``.
+
+    With a preference the reward is the scalar ``preference . vector``, for any agent; without, the vector, for
+    multi-objective agents (``reward_space`` is set on the wrapper and on the unwrapped environment, where
+    MO-Gymnasium looks for it).
+
+    Args:
+        env: An environment with a bounded vector of actions.
+        constraint: The constraint, on normalised actions and raw observations.
+        kappa: Penalty >= 0.
+        preference: Weights (reward, constraint) on the simplex; ``"dirichlet"`` draws them afresh at each reset;
+            ``None`` for vector rewards.
+        reward_scale: Divisor of the environment's reward, > 0.
+        reward_offset: Added after that; make rewards >= 0 with it if you can.
+        reward_min: Lower bound of the environment's reward, if known: the equivalence is checked at once. In any
+            case the smallest reward met is watched.
+        max_self_loops: Cap on self-loops in a row.
+        append_preference: Append the preference to the observation (a vector then).
+        vector: Force vector (``True``) or scalar (``False``) rewards.
+        tol: Tolerance of the membership test.
+        constraint_obs: Extracts the constraint's observation from that of the environment.
+
+    Raises:
+        InvalidTypeError: If the action space is not a bounded vector.
+        InvalidValueError: If kappa < 0, the preference is off the simplex, or the constraint does not fit.
+
+    Source:
+        Section 4.2 (AUTO-MDP).
+    """
+
+    def __init__(
+        self,
+        env: gym.Env,
+        constraint: Constraint,
+        kappa: float | int = 1.0,
+        preference: Sequence[Any] | np.ndarray | Literal["dirichlet"] | str | None = None,
+        reward_scale: float | int = 1.0,
+        reward_offset: float | int = 0.0,
+        max_self_loops: int = 100,
+        *,
+        reward_min: float | int | None = None,
+        append_preference: bool = False,
+        vector: bool | None = None,
+        tol: float | int = 1e-6,
+        constraint_obs: Callable[[Any], Any] | None = None,
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            constraint=constraint,
+            kappa=kappa,
+            preference=preference,
+            reward_scale=reward_scale,
+            reward_offset=reward_offset,
+            max_self_loops=max_self_loops,
+            reward_min=reward_min,
+            append_preference=append_preference,
+            vector=vector,
+            tol=tol,
+            constraint_obs=constraint_obs,
+        )
+        super().__init__(env, constraint, tol, max_self_loops, constraint_obs)
+        if not (np.isfinite(kappa) and kappa >= 0):
+            raise InvalidValueError(f"kappa={kappa} would reward violations; give a finite kappa >= 0")
+        if not (np.isfinite(reward_scale) and reward_scale > 0 and np.isfinite(reward_offset)):
+            raise InvalidValueError(
+                f"reward_scale={reward_scale} and reward_offset={reward_offset}; give a scale > 0 and finite numbers"
+            )
+        self._redraw = isinstance(preference, str)
+        if self._redraw and preference != "dirichlet":
+            raise InvalidValueError(f"preference={preference!r} is not known; give two weights, 'dirichlet' or None")
+        fixed = None if preference is None or self._redraw else checked_preference(preference)
+        self.vector = preference is None if vector is None else vector
+        if preference is None and (append_preference or not self.vector):
+            raise InvalidValueError("a scalar reward and append_preference need a preference; give two weights")
+        self.kappa, self.reward_scale, self.reward_offset = float(kappa), float(reward_scale), float(reward_offset)
+        self.preference: np.ndarray | None = fixed
+        self._next_preference: np.ndarray | None = None
+        self._rng = np.random.default_rng()
+        self.append_preference = append_preference
+        if append_preference:
+            self.observation_space = _with_preference(env.observation_space)
+        if self.vector:
+            low, high = np.array([-np.inf, -self.kappa]), np.array([np.inf, 0.0])
+            self.reward_space = gym.spaces.Box(low, high, dtype=np.float64)
+            # MO-Gymnasium's wrappers read it there.
+            cast("Any", env.unwrapped).reward_space = self.reward_space
+        self._lowest = np.inf
+        self._warned = False
+        if reward_min is not None:
+            self._watch(float(reward_min) / self.reward_scale + self.reward_offset, stacklevel=3)
+
+    def set_preference(self, preference: Sequence[Any] | np.ndarray) -> None:
+        """Set the preference from the next reset on.
+
+        Args:
+            preference: Weights (reward, constraint) on the simplex.
+        """
+        self._next_preference = checked_preference(preference)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; ``options={"preference": ...}`` sets the preference of this episode."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        options = dict(options) if options else {}
+        if "preference" in options:
+            self.set_preference(options.pop("preference"))
+        if self._next_preference is not None:
+            self.preference, self._next_preference = self._next_preference, None
+        elif self._redraw:
+            self.preference = self._rng.dirichlet([1.0, 1.0])
+        obs, info = self.env.reset(seed=seed, options=options or None)
+        self._begin(obs)
+        extra = {} if self.preference is None else {"preference": self.preference.copy()}
+        return self._shown(obs), dict(info) | extra
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Execute a feasible action; loop on an infeasible one."""
+        native, seen, feasible, violation = self._judge(action)
+        extra: dict[str, Any] = {"feasible": feasible, "violation": violation, "n_qp": 0, "fallback": False}
+        if not feasible and self._loops < self.max_self_loops:
+            self._loops += 1
+            extra |= {"self_loop": self._loops, "executed_action": None}
+            return self._shown(copy.deepcopy(self._obs)), *self._rewarded(0.0, -self.kappa, False, False, extra)
+        penalty = 0.0
+        if not feasible:
+            penalty, extra["fallback"] = -self.kappa, True
+            native, seen, extra["n_qp"] = self._projected(action)
+        obs, reward, terminated, truncated, info = self._execute(native)
+        learned = float(reward) / self.reward_scale + self.reward_offset
+        self._watch(learned, stacklevel=3)
+        extra |= {"self_loop": 0, "executed_action": seen}
+        return self._shown(obs), *self._rewarded(learned, penalty, terminated, truncated, info | extra)
+
+    def _rewarded(
+        self, reward: float, penalty: float, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> tuple[Any, bool, bool, dict[str, Any]]:
+        values = np.array([reward, penalty])
+        info["reward_vector"] = values.copy()
+        if self.preference is not None:
+            info["preference"] = self.preference.copy()
+        scalar = None if self.vector or self.preference is None else float(self.preference @ values)
+        return values if scalar is None else scalar, terminated, truncated, info
+
+    def _shown(self, obs: Any) -> Any:
+        if not self.append_preference:
+            return obs
+        return np.concatenate([obs, self.preference]).astype(self.observation_space.dtype)
+
+    def _watch(self, reward: float, stacklevel: int) -> None:
+        """Warn once if a reward is so low that looping for ever could be better."""
+        if not reward < self._lowest:
+            return
+        self._lowest = reward
+        if self.preference is not None and not self._warned:
+            self._warned = not warn_unless_equivalent(self.kappa, reward, self.preference, stacklevel=stacklevel)
+
+
+def _with_preference(space: gym.Space) -> gym.spaces.Box:
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        raise InvalidTypeError(f"append_preference needs a vector observation, not {space}; flatten it first")
+    low, high = np.append(space.low, [0, 0]), np.append(space.high, [1, 1])
+    return gym.spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)

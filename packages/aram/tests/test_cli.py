@@ -1,0 +1,165 @@
+"""The command line: training to comparison, checks of recorded actions, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from octavo_core.cli import main
+
+TINY = [
+    *("--env", "octavo_aram/BSS3z-v0", "--constraint", "BSS3z", "--evaluate-every", "60", "--episodes", "1"),
+    *("--set", "hidden=[8, 8]", "--set", "batch_size=16", "--set", "start_steps=40", "--set", "buffer_capacity=1000"),
+]
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*words):
+        status = main(["aram", *map(str, words)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_train_resume_eval_compare(run, tmp_path):
+    for method in ("aram", "spre"):
+        status, out, _ = run("train", *TINY, "--method", method, "--steps", 60, "--out", tmp_path / method, "--json")
+        assert status == 0
+        summary = json.loads(out)
+        assert summary["violations"] == 0
+        assert summary["steps"] == 60
+    status, out, _ = run("train", *TINY, "--steps", 120, "--out", tmp_path / "aram", "--resume")
+    assert status == 0
+    assert "120" in out
+    status, out, _ = run("eval", tmp_path / "aram", "--preference", 0.1, 0.9, "--episodes", 2, "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["preference"] == [0.1, 0.9]
+    assert len(found["returns"]) == 2
+    assert found["violations"] == 0
+    pytest.importorskip("matplotlib")
+    status, out, _ = run("compare", tmp_path / "aram", tmp_path / "spre", "--out", tmp_path / "figures")
+    assert status == 0
+    assert "spre" in out
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
+        "comparison.json",
+        "runs_over_step.png",
+        "runs_over_seconds.png",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["train", "--env", "NoSuchEnv-v0"], "NoSuchEnv"),
+        (["train", "--env", "no_module:make"], "no_module"),
+        (["train", *TINY, "--constraint", "BSS4z"], "BSS4z"),
+        (["train", *TINY, "--method", "dqn"], "dqn"),
+        (["train", *TINY, "--set", "penalty"], "name=value"),
+        (["train", *TINY, "--set", "penalty=-1"], "penalty"),
+        (["train", *TINY, "--set", "preference=[0.4, 0.4]"], "simplex"),
+        (["train", *TINY, "--set", "no_such=1"], "no_such"),
+        (["train", *TINY, "--steps", "0"], "steps"),
+        (["train", *TINY, "--resume"], "--out"),
+        (["eval", "nowhere"], "nowhere"),
+        (["compare", "nowhere"], "nowhere"),
+        (["constraints", "check", "nowhere.csv", "--constraint", "Re+L2"], "nowhere.csv"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(run, words, match):
+    status, out, err = run(*words)
+    assert status == 2
+    assert not out
+    (line,) = [text for text in err.splitlines() if text.startswith("error: ")]
+    assert match in line
+
+
+def test_constraints_are_listed(run):
+    status, out, _ = run("constraints", "list", "--json")
+    assert status == 0
+    assert {"Re+L2", "H+M10", "HC+O20", "NSFnetV2", "BSS3z"} <= {entry["id"] for entry in json.loads(out)}
+    status, out, _ = run("constraints", "list")
+    assert re.search(r"An\+L2 .*Ant-v5", out)
+
+
+def test_recorded_actions_are_checked_and_projected(run, tmp_path):
+    file = tmp_path / "actions.csv"
+    file.write_text("time,a0,a1\n0,0.1,0.1\n1,0.9,0\n")
+    status, out, _ = run(
+        "constraints", "check", file, "--constraint", "Re+L2", "--project", tmp_path / "out.csv", "--json"
+    )
+    assert status == 1
+    found = json.loads(out)
+    assert (found["rows"], found["infeasible"]) == (2, 1)
+    assert found["largest_violation"] > 0
+    projected = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(projected, [[0.1, 0.1], [np.sqrt(0.05), 0]], atol=1e-9)
+    assert run("constraints", "check", tmp_path / "out.csv", "--constraint", "Re+L2")[0] == 0
+
+
+def test_recorded_actions_in_the_environments_units(run, tmp_path):
+    file = tmp_path / "bikes.csv"
+    file.write_text("a0,a1,a2\n30,30,30\n40,40,40\n")
+    words = ["constraints", "check", file, "--constraint", "BSS3z", "--native", "--json"]
+    status, out, _ = run(*words)
+    assert status == 1
+    assert json.loads(out)["infeasible"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a0,a1\n0.1,x\n", "line 2"),
+        ("a0,a1\n0.1\n", "line 2"),
+        ("a0,a1\n0.1,nan\n", "finite"),
+        ("x,y\n1,2\n", "a0"),
+        ("a0,a2\n1,2\n", "gaps"),
+        ("a0\n0.1\n", "1 action columns"),
+        ("a0,a1\n", "no rows"),
+        ("", "a0"),
+    ],
+)
+def test_tables_that_are_refused(run, tmp_path, text, match):
+    file = tmp_path / "actions.csv"
+    file.write_text(text)
+    status, _, err = run("constraints", "check", file, "--constraint", "Re+L2")
+    assert status == 2
+    assert match in err
+
+
+def test_an_environment_of_the_users(run, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from learning_helpers import Target\n"
+        "from octavo_aram.constraints import L2Ball\n\n"
+        "class Ball(L2Ball):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(0.2, action_dim=2)\n\n"
+        "def make_env():\n"
+        "    return Target()\n"
+    )
+    pytest.importorskip("octavo_aram.loading")
+    words = ["--steps", 60, "--set", "start_steps=40", "--set", "batch_size=16", "--episodes", 1, "--json"]
+    status, out, err = run("train", "--env", f"{file}:make_env", "--constraint", f"{file}:Ball", *words)
+    assert status == 0, err
+    assert json.loads(out)["violations"] == 0
+    status, _, err = run("train", "--env", f"{file}:other", "--constraint", "Re+L2")
+    assert status == 2
+    assert "other" in err
+
+
+def test_the_command_line_answers_without_torch():
+    code = "import sys, octavo_aram.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_methods_are_listed(run):
+    status, out, _ = run("train", "--list")
+    assert status == 0
+    assert "spre+" in out

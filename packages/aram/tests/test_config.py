@@ -1,0 +1,62 @@
+"""Settings: what is refused, and the JSON form."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from octavo_aram.config import ARAMConfig, check_preference, config_from_json, config_to_json
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"penalty": -0.1}, "penalty"),
+        ({"max_tries": 0}, "max_tries"),
+        ({"discount": 1.0}, "discount"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"preference": (0.5, 0.6)}, "simplex"),
+        ({"preference": (1.2, -0.2)}, "simplex"),
+        ({"preference": (0.2, 0.3, 0.5)}, "simplex"),
+        ({"preference": "uniform"}, "dirichlet"),
+        ({"preference_schedule": ((0, (0.5, 0.5)), (0, (0.1, 0.9)))}, "rise"),
+        ({"preference_schedule": ((0, (0.5, 0.9)),)}, "simplex"),
+        ({"hidden": ()}, "hidden"),
+        ({"fallback": "guess"}, "fallback"),
+        ({"temperature": "high"}, "temperature"),
+        ({"reward_scale": 0.0}, "reward_scale"),
+        ({"no_such": 1}, "no_such"),
+    ],
+)
+def test_values_out_of_range_are_refused(changes, match):
+    with pytest.raises(InvalidValueError, match=match):
+        config_from_json(changes)
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 1.5}, {"penalty": "much"}, {"penalty": True}, {"seed": True}])
+def test_wrong_types_are_refused(changes):
+    with pytest.raises(InvalidTypeError, match=next(iter(changes))):
+        config_from_json(changes)
+
+
+def test_json_round_trip():
+    config = ARAMConfig.paper(seed=3, preference_schedule=((0, (0.5, 0.5)), (100, (0.1, 0.9))))
+    text = json.dumps(config_to_json(config))
+    assert config_to_json(config_from_json(json.loads(text))) == config_to_json(config)
+
+
+def test_the_papers_values():
+    paper = ARAMConfig.paper()
+    assert (paper.batch_size, tuple(paper.hidden), paper.penalty, paper.start_steps) == (1024, (256, 256), 0.2, 10_000)
+    assert (paper.num_preferences, paper.num_snapshots, paper.snapshot_every, paper.snapshot_start) == (
+        4,
+        4,
+        1000,
+        20_000,
+    )
+    assert (paper.augmented_share, paper.augmented_decay, paper.max_tries) == (0.2, 0.99, 100)
+
+
+def test_preferences_are_returned_as_floats():
+    assert check_preference([1, 0]) == (1.0, 0.0)

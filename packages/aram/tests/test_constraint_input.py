@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from octavo_aram.constraints import (
+    Box,
+    Constraint,
+    Ellipsoid,
+    IntegerAllocation,
+    Intersection,
+    L2Ball,
+    LinearInequality,
+    Oracle,
+    Orthoplex,
+    PositivePower,
+    SumEquality,
+    Union,
+)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: L2Ball(-0.1, action_dim=2), "empty"),
+        (lambda: L2Ball(float("nan"), action_dim=2), "finite"),
+        (lambda: L2Ball(0.1), "action_dim"),
+        (lambda: L2Ball(0.1, [2.0, 0.0]), "outside"),
+        (lambda: L2Ball(0.1, [0.0, 0.0], action_dim=3), "action_dim=3"),
+        (lambda: L2Ball(0.1, action_dim=0), ">= 1"),
+        (lambda: Box([0.5], [0.1]), "empty"),
+        (lambda: Box([-2.0], [0.1]), "normalised"),
+        (lambda: Box([0.0], [0.1, 0.2]), "as many"),
+        (lambda: Orthoplex([0, 1], -1.0), "empty"),
+        (lambda: Orthoplex([-1, 1], 1.0), "indices"),
+        (lambda: Orthoplex([], 1.0), "indices"),
+        (lambda: Orthoplex([0.5], 1.0), "indices"),
+        (lambda: Orthoplex(limit=1.0), "either"),
+        (lambda: PositivePower([0], 1.0, weights=[1.0]), "either"),
+        (lambda: PositivePower(weights=[float("inf")], limit=1.0), "finite"),
+        (lambda: SumEquality(4.0, action_dim=3), "cannot sum"),
+        (lambda: SumEquality(1.0, -0.1, action_dim=3), "half width"),
+        (lambda: LinearInequality([[1.0, 0.0], [-1.0, 0.0]], [-0.5, -0.5]), "empty"),
+        (lambda: LinearInequality([[1.0, 0.0]], [-2.0]), "empty"),
+        (lambda: LinearInequality([[0.0, 0.0]], [-1.0]), "empty"),
+        (lambda: LinearInequality([[1.0, 0.0]], [1.0, 2.0]), "as many"),
+        (lambda: LinearInequality([[float("nan"), 0.0]], [1.0]), "NaN"),
+        (lambda: LinearInequality([[1.0, 0.0], [1.0]], [1.0, 2.0]), "array"),
+        (lambda: LinearInequality(lambda obs: obs, [1.0]), "action_dim"),
+        (lambda: Ellipsoid([[1.0, 2.0], [0.0, 1.0]], 1.0), "symmetric"),
+        (lambda: Ellipsoid([[1.0, 0.0], [0.0, -1.0]], 1.0), "convex"),
+        (lambda: Ellipsoid([1.0], -1.0), "empty"),
+        (lambda: IntegerAllocation(100, 0, 4, action_dim=3), "cannot hold"),
+        (lambda: Union([]), "one or more"),
+        (lambda: Union([L2Ball(1, action_dim=2), L2Ball(1, action_dim=3)]), "agree"),
+        (lambda: Intersection([3]), "takes constraints"),
+        (lambda: Oracle(3, action_dim=2), "function"),
+    ],
+)
+def test_definitions_that_cannot_be_met_are_refused(build: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        build()
+
+
+@pytest.mark.parametrize("method", ["contains", "violation", "project"])
+@pytest.mark.parametrize(
+    ("obs", "act", "message"),
+    [
+        (np.zeros(3), np.array([np.nan, 0.0]), "NaN"),
+        (np.zeros(3), np.array([np.inf, 0.0]), "NaN or infinite"),
+        (np.array([0.0, np.nan, 0.0]), np.zeros(2), "observation"),
+        (np.zeros(2), np.zeros(2), "too short"),
+        (np.zeros(3), np.zeros(3), "does not fit"),
+        (np.zeros(3), np.array(1.0), "does not fit"),
+        (None, np.zeros(2), "depends on the state"),
+        (np.zeros((4, 3)), np.zeros((3, 2)), "do not match"),
+        (np.zeros(3), np.zeros(2, complex), "real"),
+        (torch.zeros(3), torch.tensor([float("nan"), 0.0]), "NaN"),
+        (torch.zeros(2, 3), torch.zeros(3, 2), "do not match"),
+    ],
+)
+def test_calls_that_cannot_be_answered_are_refused(method: str, obs: Any, act: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        getattr(Orthoplex([2, 0], 1.0), method)(obs, act)
+
+
+def test_state_dependent_sets_can_be_empty_at_a_state() -> None:
+    constraint = LinearInequality(lambda obs: obs[:, None, :2], lambda obs: obs[:, 2:], action_dim=2, min_obs_dim=3)
+    fine, empty = np.array([1.0, 1.0, 0.5]), np.array([1.0, 1.0, -3.0])
+    assert constraint.contains(fine, constraint.project(fine, np.ones(2)))
+    with pytest.raises(ValueError, match="empty"):
+        constraint.project(empty, np.ones(2))
+    with pytest.raises(ValueError, match="empty"):
+        constraint.project(np.stack([fine, empty]), np.ones((2, 2)))
+    with pytest.raises(ValueError, match="empty"):
+        constraint.interior(empty)
+    rows = LinearInequality(
+        lambda obs: np.stack([obs[:, :2], -obs[:, :2]], 1), lambda obs: obs[:, [2, 2]], action_dim=2, min_obs_dim=3
+    )
+    with pytest.raises(ValueError, match="empty"):
+        rows.project(np.array([1.0, 0.0, -0.1]), np.zeros(2))
+
+
+def test_functions_of_the_user_are_checked() -> None:
+    wrong = LinearInequality(lambda obs: obs, [1.0], action_dim=2)
+    with pytest.raises(ValueError, match="shape"):
+        wrong.project(np.zeros(2), np.zeros(2))
+    with pytest.raises(ValueError, match="finite"):
+        Ellipsoid(lambda obs: obs * np.nan, 1.0, action_dim=2).contains(np.zeros(2), np.zeros(2))
+    with pytest.raises(TypeError, match="convex"):
+        Ellipsoid(lambda obs: -np.ones((len(obs), 2)), 1.0, action_dim=2).contains(np.zeros(2), np.zeros(2))
+    with pytest.raises(ValueError, match="one bool per action"):
+        Oracle(lambda obs, act: True, action_dim=2).contains(None, np.zeros((3, 2)))
+    outside = Oracle(lambda obs, act: act[:, 0] > 0, project=lambda obs, act: -np.abs(act), action_dim=2)
+    with pytest.raises(ValueError, match="itself calls infeasible"):
+        outside.project(None, -np.ones((2, 2)))
+
+
+def test_oracles_answer_and_project_with_the_users_functions() -> None:
+    ring = Oracle(
+        lambda obs, act: np.linalg.norm(act, axis=1) >= obs[:, 0],
+        project=lambda obs, act: act / np.linalg.norm(act, axis=1, keepdims=True) * np.maximum(obs[:, :1] * 1.0001, 0),
+        action_dim=2,
+        needs_obs=True,
+        min_obs_dim=1,
+    )
+    obs, act = np.full((3, 1), 0.5), np.array([[0.1, 0.0], [0.6, 0.0], [0.0, -0.2]])
+    assert ring.contains(obs, act).tolist() == [False, True, False]
+    point = ring.project(obs, torch.tensor(act, dtype=torch.float32))
+    assert ring.contains(obs, point).all()
+    assert point[1].tolist() == pytest.approx([0.6, 0.0])
+    assert ring.violation(obs, act).tolist() == [1.0, 0.0, 1.0]
+    with pytest.raises(TypeError, match="no projection"):
+        Oracle(lambda obs, act: act[:, 0] > 0, action_dim=2).project(None, -np.ones(2))
+    with pytest.raises(TypeError, match="interior"):
+        Oracle(lambda obs, act: act[:, 0] > 0, action_dim=2).interior()
+
+
+def test_one_observation_serves_many_actions() -> None:
+    constraint = Orthoplex([0, 1], 1.0)
+    obs, act = np.array([3.0, 4.0]), np.random.default_rng(0).normal(size=(5, 7, 2))
+    np.testing.assert_array_equal(
+        constraint.project(obs, act), constraint.project(np.broadcast_to(obs, (5, 7, 2)), act)
+    )
+    assert constraint.interior(np.zeros((4, 2), np.float32)).dtype == np.float32
+    assert constraint.interior(torch.zeros(4, 2)).shape == (4, 2)
+
+
+def test_a_subclass_needs_two_functions() -> None:
+    class Corner(Constraint):
+        action_dim = 2
+
+        def _excess(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+            return 0.5 - act
+
+        def _project(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+            return act.clamp(0.5, 1)
+
+    corner = Corner()
+    assert corner.contains(None, corner.interior())
+    assert corner.project(None, np.array([0.0, 2.0])).tolist() == [0.5, 1.0]
+    assert corner.violation(None, np.array([0.0, 2.0])) == 1.5
+    assert corner.volume_fraction().value == pytest.approx(1 / 16, abs=0.002)

@@ -1,0 +1,38 @@
+"""The embedded example and the benchmarks: rows, targets, and the quick claims."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from octavo_aram import bench, demo
+
+
+@pytest.mark.claim
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_quick_demo_holds_its_claims():
+    report = demo.run(quick=True, seed=0)
+    rows = {row.id: row for row in report.rows}
+    assert {"aram_valid_rate", "qp_share_vs_projection", "executed_violations", "return_vs_spre"} <= set(rows)
+    assert rows["aram_valid_rate"].target == "value >= 0.90"
+    assert rows["qp_share_vs_projection"].target == "value <= 0.01"
+    assert rows["executed_violations"].value == 0
+    assert report.holds
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert report.artifacts["runs.png"].startswith(b"\x89PNG")
+
+
+def test_without_mujoco_the_example_is_bike_sharing(monkeypatch):
+    monkeypatch.setattr(demo, "_has_mujoco", lambda: False)
+    settings = demo.demo_settings("aram", seed=3)
+    assert (settings.env, settings.constraint) == ("octavo_aram/BSS3z-v0", "BSS3z")
+    assert settings.config.seed == 3
+
+
+def test_a_policy_of_a_given_spread():
+    agent = bench.make_agent("aram", bench.PointEnv(), bench.L2Ball(0.05, action_dim=2))
+    bench.set_policy_spread(agent, 0.1)
+    import numpy as np
+
+    draws = agent.proposals(np.ones((1, 10)), np.array([0.5, 0.5]), 20_000)[0]
+    assert np.arctanh(draws).std() == pytest.approx(0.1, rel=0.03)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from octavo_aram.constraints import Constraint, IntegerAllocation, Intersection, L2Ball, Orthoplex, Union
+from octavo_aram.loading import constraint_from_mapping, load_constraint
+
+FILES: dict[str, tuple[str, list[float], list[float]]] = {
+    "box": ("{low: [-0.5, 0], high: [0.5, 1]}", [0.1, 0.5], [0.1, -0.1]),
+    "l2_ball": ("{radius2: 0.05, action_dim: 2}", [0.1, 0.1], [0.2, 0.2]),
+    "ellipsoid": ("{matrix: [[2, 0.5], [0.5, 1]], bound: 0.1}", [0.1, 0.1], [0.3, 0.3]),
+    "orthoplex": ("{weights_from_obs: [2, 0], limit: 1}", [0.2, 0.1], [0.9, 0.9]),
+    "positive_power": ("{weights: [1, 2], limit: 1}", [0.5, 0.2], [0.5, 0.5]),
+    "linear": ("{A: [[1, 1], [1, -1]], b: [0.5, 0.5]}", [0.2, 0.2], [0.9, 0.1]),
+    "sum": ("{total: 1, action_dim: 2, tol: 0.1}", [0.5, 0.55], [0.5, 0.7]),
+    "integer": ("{total: 4, lower: 0, upper: 4, action_dim: 2}", [0.5, -0.5], [0.4, -0.4]),
+    "named": ("{id: Re+S}", [0.5, 0.0], [0.0, 0.0]),
+    "union": (
+        "{parts: [{type: l2_ball, radius2: 0.01, center: [0.5, 0]}, {type: named, id: Re+L2}]}",
+        [0.5, 0.0],
+        [1, 1],
+    ),
+    "intersection": ("{parts: [{type: named, id: Re+L2}, {type: linear, A: [1, 0], b: 0}]}", [-0.1, 0.1], [0.1, 0.1]),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_type_is_read_from_a_file(kind: str, tmp_path: Path) -> None:
+    body, inside, outside = FILES[kind]
+    file = tmp_path / "constraint.yaml"
+    file.write_text(
+        f"type: {kind}\n" + body.strip("{}").replace(", ", "\n") if kind == "l2_ball" else f"{{type: {kind}, {body[1:]}"
+    )
+    constraint: Any = load_constraint(file)
+    obs = np.array([1.0, 2.0, 3.0])
+    assert constraint.contains(obs, np.array(inside, float))
+    assert not constraint.contains(obs, np.array(outside, float))
+    assert constraint.contains(obs, constraint.project(obs, np.array(outside, float)), 1e-9)
+
+
+def test_weights_from_the_observation_in_a_linear_constraint() -> None:
+    constraint: Any = constraint_from_mapping({"type": "linear", "weights_from_obs": [1, 0], "b": 0.5})
+    assert constraint.contains(np.array([1.0, -2.0]), np.array([0.1, 0.5]))
+    assert not constraint.contains(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
+    with pytest.raises(ValueError, match="too short"):
+        constraint.contains(np.array([1.0]), np.array([0.1, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "mapping"),
+        ("[1, 2]", "mapping"),
+        ("type: cube", "not known"),
+        ("type: l2_ball", "radius2: Field required"),
+        ("{type: l2_ball, radius2: big, action_dim: 2}", "radius2"),
+        ("{type: l2_ball, radius2: 1, action_dim: 2, colour: red}", "colour"),
+        ("{type: l2_ball, radius2: -1, action_dim: 2}", "empty"),
+        ("{type: l2_ball, radius2: .nan, action_dim: 2}", "finite"),
+        ("{type: linear, A: [[1, 2], [3]], b: [1, 1]}", "differ in length"),
+        ("{type: linear, b: [1]}", "either A or weights_from_obs"),
+        ("{type: linear, A: [[1, 0], [-1, 0]], b: [-0.5, -0.5]}", "empty"),
+        ("{type: linear, weights_from_obs: [-1], b: 1}", "indices >= 0"),
+        ("{type: orthoplex, weights_from_obs: [-1], limit: 1}", "indices"),
+        ("{type: union, parts: []}", "at least 1"),
+        ("{type: union, parts: [3]}", "mapping"),
+        ("{type: named, id: H+X}", "no constraint is named"),
+        ("{type: !!python/object/apply:os.system ['echo']}", "not readable YAML"),
+        ("a: &x [1]\nb: *x", "aliases"),
+        ("type: [", "not readable YAML"),
+    ],
+)
+def test_bad_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "constraint.yml"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_constraint(str(file))
+
+
+def test_missing_large_and_deep_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no constraint file"):
+        load_constraint(tmp_path / "none.yaml")
+    large = tmp_path / "large.yaml"
+    large.write_text("#" * (1 << 20) + "\n")
+    with pytest.raises(ValueError, match="1 MiB"):
+        load_constraint(large)
+    nested: Any = {"type": "l2_ball", "radius2": 1, "action_dim": 2}
+    for _ in range(10):
+        nested = {"type": "union", "parts": [nested]}
+    with pytest.raises(ValueError, match="nested"):
+        constraint_from_mapping(nested)
+
+
+def test_constraints_from_the_users_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from octavo_aram.constraints import L2Ball, Orthoplex\n"
+        "fixed = L2Ball(0.1, action_dim=2)\n"
+        "class Mine(L2Ball):\n    def __init__(self):\n        super().__init__(0.2, action_dim=3)\n"
+        "def make(env):\n    return Orthoplex(range(env), 1.0)\n"
+        "number = 3\n"
+        "def wrong():\n    return 3\n"
+    )
+    (tmp_path / "user_constraints_aram.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for place in ("user_constraints_aram", str(tmp_path / "user_constraints_aram.py")):
+        assert load_constraint(f"{place}:fixed").action_dim == 2
+        assert load_constraint(f"{place}:Mine").action_dim == 3
+        assert load_constraint(f"{place}:make", 4).action_dim == 4
+        with pytest.raises(TypeError, match="is a int"):
+            load_constraint(f"{place}:number")
+        with pytest.raises(TypeError, match="made a int"):
+            load_constraint(f"{place}:wrong")
+        with pytest.raises(ValueError, match="defines no"):
+            load_constraint(f"{place}:nothing")
+    with pytest.raises(ValueError, match="no module"):
+        load_constraint("no_such_module_aram:x")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        load_constraint(f"{tmp_path}/none.py:x")
+
+
+def test_names_are_accepted_too() -> None:
+    kinds: list[tuple[str, type[Constraint]]] = [("Re+L2", L2Ball), ("Re+S", Union)]
+    for name, kind in kinds:
+        assert isinstance(load_constraint(name), kind)
+    assert isinstance(
+        constraint_from_mapping({"type": "integer", "total": 4, "lower": 0, "upper": 4, "action_dim": 2}),
+        IntegerAllocation,
+    )
+    assert isinstance(constraint_from_mapping({"type": "orthoplex", "weights": [1, 2], "limit": 1}), Orthoplex)
+    both = constraint_from_mapping({"type": "intersection", "parts": [{"type": "named", "id": "Re+L2"}] * 2})
+    assert isinstance(both, Intersection)

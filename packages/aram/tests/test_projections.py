@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from octavo_aram.constraints import (
+    Box,
+    Constraint,
+    Ellipsoid,
+    IntegerAllocation,
+    Intersection,
+    L2Ball,
+    LinearInequality,
+    Orthoplex,
+    PositivePower,
+    SumEquality,
+    Union,
+    count_qp,
+)
+
+Maker = Callable[[np.random.Generator, int], Constraint]
+
+
+def spread(rng: np.random.Generator, dim: int) -> np.ndarray:
+    """Weights over several orders of magnitude, some of them zero."""
+    values = rng.normal(size=dim) * 10 ** rng.uniform(-3, 3, dim)
+    return np.where(rng.random(dim) < 0.2, 0.0, values)
+
+
+def polytope(rng: np.random.Generator, dim: int, rows: int) -> LinearInequality:
+    matrix, inside = rng.normal(size=(rows, dim)), rng.uniform(-1, 1, dim)
+    return LinearInequality(matrix, matrix @ inside + rng.uniform(0, 0.3, rows))
+
+
+def full(rng: np.random.Generator, dim: int) -> Ellipsoid:
+    factor = rng.normal(size=(dim, int(rng.integers(1, dim + 1))))
+    return Ellipsoid(factor @ factor.T, rng.uniform(0.01, 1), rng.uniform(-0.9, 0.9, dim))
+
+
+CONVEX: dict[str, Maker] = {
+    "box": lambda rng, dim: Box(-rng.random(dim), rng.random(dim)),
+    "ball": lambda rng, dim: L2Ball(rng.uniform(0, 1.5), rng.uniform(-1, 1, dim)),
+    "orthoplex": lambda rng, dim: Orthoplex(weights=(w := spread(rng, dim)), limit=rng.random() * np.abs(w).sum()),
+    "power": lambda rng, dim: PositivePower(weights=(w := spread(rng, dim)), limit=rng.random() * np.abs(w).sum()),
+    "diagonal": lambda rng, dim: Ellipsoid(rng.random(dim) * (rng.random(dim) < 0.8), rng.uniform(0.001, 1)),
+    "full": full,
+    "half space": lambda rng, dim: polytope(rng, dim, 1),
+    "polytope": lambda rng, dim: polytope(rng, dim, int(rng.integers(2, 7))),
+    "sum": lambda rng, dim: SumEquality(rng.uniform(-dim, dim), action_dim=dim),
+    "intersection": lambda rng, dim: Intersection(
+        [
+            Orthoplex(weights=rng.normal(size=dim), limit=rng.uniform(0.1, 2)),
+            Ellipsoid(rng.random(dim), rng.uniform(0.05, 1)),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), dim=st.integers(1, 7), reach=st.floats(-2, 2))
+def test_the_optimality_condition_of_a_projection_holds(kind: str, seed: int, dim: int, reach: float) -> None:
+    # p is the projection of a onto a convex set iff (a - p) . (y - p) <= 0 for every y of the set.
+    rng = np.random.default_rng(seed)
+    constraint = CONVEX[kind](rng, dim)
+    act = rng.normal(size=(6, dim)) * 10**reach
+    point = constraint.project(None, act)
+    assert constraint.contains(None, point, tol=1e-9).all()
+    np.testing.assert_allclose(constraint.project(None, point), point, atol=2e-7)
+    others = np.concatenate(
+        [constraint.project(None, point + rng.normal(size=point.shape) * size) for size in (1e-3, 0.1, 2)]
+    )
+    gaps = ((act - point)[:, None] * (others[None] - point[:, None])).sum(-1)
+    distance = np.linalg.norm(act - point, axis=1)[:, None]
+    assert (gaps <= 1e-7 * (1 + distance)).all()
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+def test_one_action_and_a_batch_agree(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    for dim in (1, 2, 5, 12):
+        constraint = CONVEX[kind](rng, dim)
+        act = rng.normal(size=(300, dim)) * 2
+        batched = constraint.project(None, act)
+        for row in range(0, 300, 60):
+            np.testing.assert_allclose(constraint.project(None, act[row]), batched[row], atol=1e-7)
+        np.testing.assert_allclose(constraint.project(None, act[:3]), batched[:3], atol=1e-7)
+
+
+SOLVED: dict[str, Callable] = {
+    "orthoplex": lambda cp, x, c: [cp.sum(cp.abs(cp.multiply(c.weights, x))) <= c.limit],
+    "power": lambda cp, x, c: [cp.sum(cp.pos(cp.multiply(c.weights, x))) <= c.limit],
+    "ball": lambda cp, x, c: [cp.sum_squares(x - c.center) <= c.radius2],
+    "full": lambda cp, x, c: [cp.quad_form(x - c.center, cp.psd_wrap(c.matrix)) <= c.bound],
+    "polytope": lambda cp, x, c: [c.matrix @ x <= c.bound],
+    "sum": lambda cp, x, c: [cp.sum(x) == c.total],
+    "intersection": lambda cp, x, c: [
+        cp.sum(cp.abs(cp.multiply(c.parts[0].weights, x))) <= c.parts[0].limit,
+        cp.sum(cp.multiply(c.parts[1].matrix, cp.square(x))) <= c.parts[1].bound,
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", SOLVED)
+def test_a_general_solver_finds_nothing_nearer(kind: str) -> None:
+    cp = pytest.importorskip("cvxpy")
+    rng = np.random.default_rng(8)
+    for _ in range(8):
+        dim = int(rng.integers(1, 7))
+        constraint = CONVEX[kind](rng, dim)
+        act = rng.normal(size=dim) * 3
+        x = cp.Variable(dim)
+        problem = cp.Problem(cp.Minimize(cp.sum_squares(x - act)), [*SOLVED[kind](cp, x, constraint), x >= -1, x <= 1])
+        problem.solve(solver=cp.CLARABEL)
+        ours = constraint.project(None, act)
+        # The solver may cut corners by its tolerance, hence 1e-6; the points agree to its square root.
+        assert np.linalg.norm(ours - act) <= np.linalg.norm(x.value - act) + 1e-6
+        np.testing.assert_allclose(ours, x.value, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+def test_gradient_is_that_of_the_projection(kind: str) -> None:
+    rng = np.random.default_rng(11)
+    for dim in (2, 4)[: 1 if kind in {"full", "intersection"} else 2]:
+        constraint = CONVEX[kind](rng, dim)
+        act = torch.tensor(rng.normal(size=(2, dim)) * 2, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda a, c=constraint: c.project(None, a), (act,), eps=1e-6, atol=1e-4)
+        outside = act.detach().requires_grad_()
+        assert torch.autograd.gradcheck(lambda a, c=constraint: c.violation(None, a), (outside,), eps=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_kind_dtype_and_shape_follow_the_input(kind: str, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(2)
+    constraint = CONVEX[kind](rng, 5)
+    act = torch.tensor(rng.normal(size=(4, 3, 5)) * 2).to(dtype)
+    point = constraint.project(None, act)
+    assert isinstance(point, torch.Tensor)
+    assert (point.dtype, point.shape) == (dtype, act.shape)
+    # Sums of rounded numbers miss an equation by rounding; inequalities are kept by pulling inwards.
+    slack = 5 * 2 * torch.finfo(dtype).eps if kind == "sum" else 1e-6
+    assert constraint.contains(None, point, tol=slack).all()
+    assert constraint.contains(None, act).shape == (4, 3)
+    if dtype == torch.float32:
+        array = constraint.project(None, act.numpy())
+        assert isinstance(array, np.ndarray)
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, point.numpy())
+
+
+def test_strided_read_only_reversed_and_empty_arrays() -> None:
+    rng = np.random.default_rng(0)
+    constraint = Orthoplex([3, 0, 5], 1.0)
+    obs, act = rng.normal(size=(8, 12)) * 5, rng.normal(size=(6, 8))
+    expected = constraint.project(np.ascontiguousarray(obs[::-1, ::2]), np.ascontiguousarray(act.T[:, ::2]))
+    act.flags.writeable = False
+    np.testing.assert_array_equal(constraint.project(obs[::-1, ::2], act.T[:, ::2]), expected)
+    strided = torch.tensor(np.array(act)).T[:, ::2]
+    np.testing.assert_array_equal(constraint.project(obs[::-1, ::2], strided).numpy(), expected)
+    for kind in CONVEX:
+        some = CONVEX[kind](rng, 3)
+        assert some.project(None, np.zeros((0, 3))).shape == (0, 3)
+        assert some.contains(None, np.zeros((0, 3))).shape == (0,)
+        assert some.violation(None, torch.zeros(0, 3)).shape == (0,)
+    assert constraint.project(np.zeros((0, 6)), np.zeros((0, 3), np.float32)).dtype == np.float32
+    assert constraint.project(np.zeros(6), np.ones(3, int)).dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+@pytest.mark.parametrize("size", [1e3, 1e8, 1e100, 1e308])
+def test_actions_of_any_magnitude_are_projected_into_the_set(kind: str, size: float) -> None:
+    rng = np.random.default_rng(5)
+    constraint = CONVEX[kind](rng, 4)
+    act = rng.uniform(-1, 1, (5, 4)) * size
+    point = constraint.project(None, act)
+    assert constraint.contains(None, point, tol=1e-9).all()
+    gaps = (act / size * (constraint.project(None, rng.normal(size=(50, 4)))[:, None] - point)).sum(-1)
+    assert (gaps <= 1e-4 + 20 / size).all()
+
+
+def test_weights_of_zero_and_limits_of_zero() -> None:
+    act = np.array([0.3, -2.0, 0.7])
+    assert Orthoplex([0, 1, 2], 0.0).project(np.zeros(3), act).tolist() == [0.3, -1.0, 0.7]
+    assert Orthoplex([0, 1, 2], 0.0).project(np.array([0.0, 1.0, 1e-200]), act).tolist() == [0.3, 0.0, 0.7]
+    assert PositivePower([0, 1, 2], 0.0).project(np.array([1.0, 1.0, 0.0]), act).tolist() == [0.0, -1.0, 0.7]
+    assert Orthoplex([0], 1.0).project(np.array([1e308]), np.array([1.0]))[0] == pytest.approx(1e-308)
+    assert Orthoplex([0, 1], 1.0).contains(np.array([1e-308, 0.0]), np.array([1.0, 1.0]))
+    assert L2Ball(0.0, action_dim=2).project(None, np.array([0.3, 0.4])).tolist() == [0.0, 0.0]
+    assert Ellipsoid([1.0, 0.0], 0.0).project(None, np.array([0.3, 0.4])).tolist() == [0.0, 0.4]
+    assert SumEquality(3.0, action_dim=3).project(None, act).tolist() == [1.0, 1.0, 1.0]
+    assert SumEquality(-1.0, action_dim=1).project(None, np.array([0.2])).tolist() == [-1.0]
+
+
+def test_power_leaves_braking_components_alone() -> None:
+    constraint = PositivePower([0, 1, 2], 1.0)
+    obs, act = np.array([4.0, -3.0, 2.0]), np.array([0.9, 0.8, 1.0])
+    point = constraint.project(obs, act)
+    assert point[1] == 0.8
+    assert 4 * point[0] + 2 * point[2] == pytest.approx(1.0, abs=1e-12)
+
+
+def test_quadratic_programs_are_counted_and_closed_forms_are_not() -> None:
+    rng = np.random.default_rng(0)
+    act = rng.normal(size=(20, 4)) * 3
+    with count_qp() as counter:
+        for kind in ("box", "ball", "orthoplex", "power", "diagonal", "half space", "sum"):
+            constraint = CONVEX[kind](rng, 4)
+            assert constraint.exact_projection
+            constraint.project(None, act)
+        assert counter.solves == 0
+        flat = polytope(rng, 4, 3)
+        assert not flat.exact_projection
+        with count_qp() as inner:
+            flat.project(None, act)
+        outside = int((~flat.contains(None, act.clip(-1, 1), tol=0)).sum())
+        assert inner.solves == counter.solves == outside > 0
+    flat.project(None, act)
+    assert counter.solves == outside
+
+
+def test_union_goes_to_the_nearest_part() -> None:
+    union = Union([L2Ball(0.05, [-0.5, 0.0]), L2Ball(0.05, [0.5, 0.0])])
+    act = np.random.default_rng(0).uniform(-2, 2, (500, 2))
+    point = union.project(None, act)
+    parts = np.stack([part.project(None, act) for part in union.parts])
+    nearest = np.linalg.norm(parts - act, axis=-1).min(0)
+    np.testing.assert_allclose(np.linalg.norm(point - act, axis=1), nearest)
+    assert union.contains(None, point, 1e-9).all()
+    assert not union.contains(None, np.zeros(2))
+    assert union.violation(None, np.zeros(2)) == pytest.approx(0.2)
+    assert not union.convex
+
+
+def test_intersections_multiply_out_unions_and_reject_empty_ones() -> None:
+    discs = Union([L2Ball(0.05, [-0.5, 0.0]), L2Ball(0.05, [0.5, 0.0])])
+    half = LinearInequality([[1.0, 0.0]], [-0.4])
+    both = Intersection([discs, half])
+    act = np.random.default_rng(1).uniform(-2, 2, (40, 2))
+    point = both.project(None, act)
+    assert both.contains(None, point, 1e-9).all()
+    assert (point[:, 0] <= -0.4 + 1e-9).all()
+    assert both.contains(None, both.interior())
+    with pytest.raises(ValueError, match="empty"):
+        Intersection([L2Ball(0.01, [-0.5, 0.0]), L2Ball(0.01, [0.5, 0.0])]).project(None, np.zeros(2))
+    with pytest.raises(ValueError, match="empty"):
+        Intersection([L2Ball(0.01, [-0.5, 0.0]), L2Ball(0.01, [0.5, 0.0])]).interior()
+    with pytest.raises(TypeError, match="no projection"):
+        Intersection([IntegerAllocation(2, 0, 2, action_dim=2), L2Ball(0.01, [1.0, 0.0])]).project(None, np.ones(2))
+
+
+def test_integer_allocations_are_the_nearest_of_all() -> None:
+    constraint = IntegerAllocation(6, 0, 4, action_dim=3)
+    every = np.array([[i, j, 6 - i - j] for i in range(5) for j in range(5) if 0 <= 6 - i - j <= 4])
+    feasible = (every - constraint.offset) / constraint.scale
+    act = np.random.default_rng(0).uniform(-2, 2, (200, 3))
+    point = constraint.project(None, act)
+    best = np.linalg.norm(act[:, None] - feasible, axis=-1).min(1)
+    np.testing.assert_allclose(np.linalg.norm(point - act, axis=1), best, atol=1e-12)
+    assert constraint.contains(None, point).all()
+    assert not constraint.contains(None, act).any()
+    assert (constraint.counts(act).sum(1) == 6).all()
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+def test_interior_points_are_feasible(kind: str) -> None:
+    rng = np.random.default_rng(6)
+    for dim in (1, 3, 6):
+        for _ in range(3):
+            constraint = CONVEX[kind](rng, dim)
+            assert constraint.contains(None, constraint.interior(), 1e-9)
+
+
+def test_gradients_at_zero_and_of_one_row() -> None:
+    for constraint in (Orthoplex(weights=[1.0, 2.0], limit=5.0), PositivePower(weights=[1.0, 2.0], limit=5.0)):
+        act = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        constraint.project(None, act).sum().backward()
+        assert act.grad is not None
+        assert act.grad.tolist() == [1.0, 1.0]
+    weight = torch.tensor([[3.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    Orthoplex([0, 1], 1.0).project(weight, torch.tensor([[0.9, 0.8]], dtype=torch.float64))[:, 0].sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.abs().min() > 0
+
+
+def test_violations_of_huge_actions_are_no_nan() -> None:
+    rng = np.random.default_rng(0)
+    for make in CONVEX.values():
+        constraint = make(rng, 3)
+        act = np.array([1e308, -1e308, 1e308])
+        assert not constraint.contains(None, act)
+        assert constraint.violation(None, act) > 1e300
+
+
+def test_thin_and_tiny_sets_are_projected_onto() -> None:
+    rng = np.random.default_rng(9)
+    inside = rng.uniform(-0.5, 0.5, 4)
+    matrix = rng.normal(size=(3, 4))
+    act = rng.normal(size=(10, 4))
+    for constraint in (
+        LinearInequality(np.concatenate([matrix, -matrix]), np.concatenate([matrix @ inside, -matrix @ inside])),
+        LinearInequality(np.concatenate([np.eye(4), -np.eye(4)]), np.concatenate([inside, -inside])),
+        Intersection([L2Ball(1e-8, inside), LinearInequality(matrix, matrix @ inside)]),
+        Intersection([SumEquality(float(inside.sum()), 0.05, action_dim=4), L2Ball(1e-6, inside)]),
+        Ellipsoid(np.diag([1e6, 1.0, 1e-6, 1.0]) + 0.1, 1e-6, inside),
+    ):
+        point = constraint.project(None, act)
+        assert constraint.contains(None, point, 1e-8).all()
+        np.testing.assert_allclose(constraint.project(None, point), point, atol=2e-7)

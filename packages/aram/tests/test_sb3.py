@@ -1,0 +1,179 @@
+"""Stable-Baselines3: feasible inference for stochastic and deterministic agents, units, and the training callback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from octavo_aram.constraints import L2Ball, Orthoplex
+from octavo_aram.sb3 import valid_rate_callback, wrap_predict
+from octavo_aram.wrappers import ActionConstraintWrapper, AutoMDPWrapper, ExecutedActionAudit
+from octavo_core.errors import InvalidTypeError, InvalidValueError
+
+sb3 = pytest.importorskip("stable_baselines3")
+
+
+class Drift(gymnasium.Env):
+    """A point that moves by its action; the range of the actions is not symmetric."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = gymnasium.spaces.Box(np.array([0.0, -3.0]), np.array([4.0, 1.0]), dtype=np.float64)
+        self.state = np.zeros(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.state = self.np_random.normal(size=3)
+        return self.state.copy(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.state = self.state + np.append(0.1 * action, 0.1)
+        return self.state.copy(), -float(np.abs(self.state).sum()), False, bool(self.state[2] > 3.0), {}
+
+
+def agent(kind: str, env: Any) -> Any:
+    common: dict[str, Any] = {"seed": 0, "device": "cpu", "policy_kwargs": {"net_arch": [8]}}
+    if kind == "PPO":
+        return sb3.PPO("MlpPolicy", env, n_steps=16, batch_size=16, **common)
+    return getattr(sb3, kind)("MlpPolicy", env, learning_starts=8, batch_size=8, buffer_size=200, **common)
+
+
+def ball() -> L2Ball:
+    return L2Ball(0.1, action_dim=2)
+
+
+@pytest.mark.parametrize("kind", ["SAC", "TD3", "PPO"])
+def test_actions_are_feasible_in_the_environment(kind: str) -> None:
+    model = agent(kind, AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5]))
+    model.learn(32)
+    env = ExecutedActionAudit(Drift(), ball())
+    predictor = wrap_predict(model, ball(), action_space=env.action_space)
+    for deterministic in (False, True):
+        observation, _ = env.reset(seed=1)
+        for _ in range(20):
+            action, _ = predictor.predict(observation, deterministic=deterministic)
+            assert action.shape == (2,)
+            observation, *_ = env.step(action)
+    assert env.violations == 0
+    assert env.executed == predictor.counts.states == 40
+    assert 0.0 <= predictor.counts.valid_rate <= 1.0
+    assert predictor.counts.candidates >= 40
+
+
+def test_batches_are_answered_row_by_row_with_state_dependent_constraints() -> None:
+    constraint = Orthoplex([0, 1], 0.5)
+    model = agent("SAC", AutoMDPWrapper(Drift(), constraint, kappa=50, preference=[0.5, 0.5]))
+    observations = np.random.default_rng(0).normal(size=(300, 3)) * 3
+    predictor = wrap_predict(model, constraint)
+    for deterministic in (False, True):
+        actions, state = predictor.predict(observations, deterministic=deterministic)
+        assert state is None
+        assert actions.shape == (300, 2)
+        assert constraint.contains(observations, actions.astype(np.float64)).all()
+    assert predictor.counts.states == 600
+    assert predictor.counts.first_feasible < 600
+
+
+def test_feasible_deterministic_actions_are_those_of_the_agent() -> None:
+    model = agent("SAC", AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5]))
+    observations = np.random.default_rng(0).normal(size=(200, 3))
+    own, _ = model.predict(observations, deterministic=True)
+    actions, _ = wrap_predict(model, ball()).predict(observations, deterministic=True)
+    inside = ball().contains(None, own.astype(np.float64))
+    assert inside.any()
+    np.testing.assert_array_equal(actions[inside], own[inside])
+
+
+def test_deterministic_policies_get_noise_on_their_candidates() -> None:
+    model = agent("TD3", AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5]))
+    observation = np.zeros(3)
+    predictor = wrap_predict(model, ball())
+    assert predictor.noise == pytest.approx(0.1)
+    drawn = {tuple(predictor.predict(observation)[0].tolist()) for _ in range(3)}
+    assert len(drawn) == 3
+    again = wrap_predict(model, ball(), seed=0)
+    other = wrap_predict(model, ball(), seed=0)
+    np.testing.assert_array_equal(again.predict(observation)[0], other.predict(observation)[0])
+    quiet = wrap_predict(model, ball(), noise=0)
+    np.testing.assert_array_equal(quiet.predict(observation)[0], quiet.predict(observation)[0])
+
+
+def test_normalised_observations_reach_the_agent_and_raw_ones_the_constraint() -> None:
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    constraint = Orthoplex([0, 1], 0.5)
+    env = VecNormalize(DummyVecEnv([lambda: AutoMDPWrapper(Drift(), constraint, kappa=50, preference=[0.5, 0.5])]))
+    model = agent("SAC", env)
+    model.learn(40)
+    observations = 5.0 + np.random.default_rng(0).normal(size=(100, 3))
+    actions, _ = wrap_predict(model, constraint).predict(observations, deterministic=True)
+    assert constraint.contains(observations, actions.astype(np.float64)).all()
+    own, _ = model.predict(env.normalize_obs(observations), deterministic=True)
+    expected = constraint.project(observations, own.astype(np.float64))
+    np.testing.assert_allclose(actions, expected, atol=1e-6)
+
+
+def test_a_predictor_stands_in_for_the_model_in_evaluate_policy() -> None:
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    model = agent("SAC", AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5]))
+    env = ActionConstraintWrapper(Drift(), ball(), mode="error")
+    mean, _ = evaluate_policy(wrap_predict(model, ball()), env, n_eval_episodes=2, warn=False)
+    assert np.isfinite(mean)
+
+
+def test_the_callback_records_the_share_of_feasible_actions() -> None:
+    callback: Any = valid_rate_callback(window=20)
+    seen: list[bool] = []
+
+    class Recorded(gymnasium.Wrapper):
+        def step(self, action: Any) -> Any:
+            result = self.env.step(action)
+            seen.append(result[4]["feasible"])
+            return result
+
+    env = AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5], max_self_loops=5)
+    model = agent("SAC", Recorded(env))
+    model.learn(60, callback=callback)
+    assert callback.valid_rate == pytest.approx(np.mean(seen[-20:]))
+    assert model.logger.name_to_value["constraint/valid_rate"] == pytest.approx(callback.valid_rate)
+    assert callback.projections > 0
+
+
+def test_bad_input_is_refused() -> None:
+    model = agent("SAC", AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5]))
+    with pytest.raises(InvalidValueError, match="3 action components"):
+        wrap_predict(model, L2Ball(0.1, action_dim=3))
+    with pytest.raises(InvalidValueError, match="action_space 1"):
+        wrap_predict(model, ball(), action_space=gymnasium.spaces.Box(-1, 1, (1,)))
+    with pytest.raises(InvalidValueError, match="noise"):
+        wrap_predict(model, ball(), noise=-1)
+    with pytest.raises(InvalidValueError, match="max_tries"):
+        wrap_predict(model, ball(), max_tries=0).predict(np.zeros(3))
+    with pytest.raises(InvalidTypeError, match="hidden state"):
+        wrap_predict(model, ball()).predict(np.zeros(3), state=(np.zeros(1),))
+    with pytest.raises(InvalidValueError, match="window=0"):
+        valid_rate_callback(0)
+    with pytest.raises(InvalidTypeError, match="discrete"):
+        wrap_predict(sb3.DQN("MlpPolicy", "CartPole-v1", device="cpu", buffer_size=10), ball())
+
+
+def test_a_yaml_file_constrains_an_agent(tmp_path: Path) -> None:
+    from octavo_aram.loading import load_constraint
+
+    path = tmp_path / "power.yaml"
+    path.write_text("type: positive_power\nweights_from_obs: [0, 1]\nlimit: 0.5\n")
+    env = Drift()
+    constraint = load_constraint(path, env)
+    model = agent("SAC", AutoMDPWrapper(env, constraint, kappa=50, preference=[0.5, 0.5]))
+    model.learn(30)
+    audited = ExecutedActionAudit(Drift(), constraint)
+    policy = wrap_predict(model, constraint, action_space=audited.action_space)
+    observation, _ = audited.reset(seed=0)
+    for _ in range(20):
+        observation, *_ = audited.step(policy.predict(observation)[0])
+    assert audited.executed == 20
+    assert audited.violations == 0

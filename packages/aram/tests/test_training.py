@@ -1,0 +1,175 @@
+"""Runs in folders: evaluation, resuming, interrupts, comparison, figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from learning_helpers import SMALL, Target
+from octavo_aram.compare import compare_runs, load_records, summarise
+from octavo_aram.constraints import L2Ball
+from octavo_aram.evaluation import evaluate
+from octavo_aram.learner import ARAM
+from octavo_aram.runs import train_all
+from octavo_aram.training import RunSettings, load_run, train
+from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+
+BALL = L2Ball(0.2, action_dim=2)
+SETTINGS = RunSettings("Target", "ball", "aram", 100, SMALL, evaluate_every=50, episodes=2)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def start(folder=None, settings=SETTINGS, **options):
+    return train(settings, env=Target, constraint=BALL, folder=folder, **options)
+
+
+def test_evaluation_leaves_the_run_as_it_was():
+    plain, evaluated = ARAM(Target(), BALL, SMALL), ARAM(Target(), BALL, SMALL)
+    for agent in (plain, evaluated):
+        agent.learn(50)
+        if agent is evaluated:
+            found = evaluate(agent, Target(), episodes=3)
+        agent.learn(20)
+    assert torch.equal(plain.core.policy.network.flat, evaluated.core.policy.network.flat)
+    assert len(found.returns) == 3
+    assert 0 <= found.valid_rate <= 1
+    assert found.violations == 0
+    assert evaluated.counters.evaluation.steps == 60
+    assert plain.counters.training.steps == evaluated.counters.training.steps
+
+
+def test_evaluation_is_repeatable_and_takes_a_preference():
+    agent = ARAM(Target(), BALL, SMALL.replace(preference="dirichlet"))
+    agent.learn(60)
+    first, second = (evaluate(agent, Target(), episodes=2, preference=(0.1, 0.9)) for _ in range(2))
+    assert first.returns == second.returns
+    assert first.preference == (0.1, 0.9)
+    assert evaluate(agent, Target(), episodes=2, preference=(0.9, 0.1)).returns != first.returns
+    with pytest.raises(InvalidValueError, match="episodes"):
+        evaluate(agent, Target(), episodes=0)
+
+
+def test_the_valid_rate_is_that_of_raw_draws():
+    agent = ARAM(Target(), BALL, SMALL)
+    with torch.no_grad():
+        agent.core.policy.network.flat.zero_()
+        # Of a centred Gaussian in the plane, exp(-r^2 / (2 deviation^2)) lies beyond the radius r.
+        agent.core.policy.network.parts[-1][..., 2:] = np.log(0.2)
+    found = evaluate(agent, Target(), episodes=10, draws_per_state=50)
+    radius = np.arctanh(np.sqrt(0.2))
+    assert found.valid_rate == pytest.approx(1 - np.exp(-(radius**2) / (2 * 0.2**2)), abs=0.02)
+    assert found.executed_valid == 1.0
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
+    whole = start(tmp_path / "whole", SETTINGS)
+    half = RunSettings.from_json(SETTINGS.to_json() | {"steps": 50})
+    start(tmp_path / "parts", half)
+    rest = start(tmp_path / "parts", SETTINGS, resume=True)
+    assert torch.equal(whole.agent.core.policy.network.flat, rest.agent.core.policy.network.flat)
+    assert torch.equal(whole.agent.buffer._table, rest.agent.buffer._table)
+    names = ("step", "return", "valid_rate", "projections", "acceptance_rate", "temperature")
+    assert [[row[n] for n in names] for row in whole.history] == [[row[n] for n in names] for row in rest.history]
+
+
+def test_an_interrupt_saves_and_the_run_goes_on(tmp_path):
+    def interrupt(_, share):
+        if 0.615 < share < 0.625:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = start(tmp_path, progress=interrupt)
+    assert stopped.stopped
+    assert 60 <= stopped.agent.num_steps < 70
+    rest = start(tmp_path, resume=True)
+    assert not rest.stopped
+    assert torch.equal(start().agent.core.policy.network.flat, rest.agent.core.policy.network.flat)
+    assert signal.getsignal(signal.SIGINT) is not None
+
+
+def test_what_a_folder_refuses(tmp_path):
+    start(tmp_path)
+    with pytest.raises(InvalidStateError, match="holds a run"):
+        start(tmp_path)
+    with pytest.raises(InvalidStateError, match="method"):
+        start(tmp_path, RunSettings.from_json(SETTINGS.to_json() | {"method": "spre"}), resume=True)
+    with pytest.raises(MissingFileError, match="no run"):
+        start(tmp_path / "other", resume=True)
+    with pytest.raises(InvalidValueError, match="folder"):
+        start(resume=True)
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(InvalidStateError, match="cannot be read"):
+        load_run(tmp_path)
+
+
+def test_history_and_summary(tmp_path):
+    result = start(tmp_path)
+    rows = json.loads((tmp_path / "history.json").read_text())
+    assert [row["step"] for row in rows] == [50, 100]
+    assert rows[-1]["violations"] == 0
+    assert set(rows[-1]["wall_time"]) == {"env", "sample", "project", "update"}
+    summary = result.summary()
+    assert summary["steps"] == 100
+    assert summary["buffer_memory"] == "172 KiB"
+
+
+def test_random_preferences_are_evaluated_at_three(tmp_path):
+    settings = RunSettings.from_json(SETTINGS.to_json())
+    settings = RunSettings(**(vars(settings) | {"config": SMALL.replace(preference="dirichlet"), "steps": 50}))
+    row = start(settings=settings).final
+    assert [entry["preference"] for entry in row["by_preference"]] == [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]
+
+
+def test_comparison_over_seeds_and_methods(tmp_path):
+    for method in ("aram", "spre"):
+        for seed in (0, 1):
+            settings = RunSettings(
+                "Target", "ball", method, 80, SMALL.replace(seed=seed), evaluate_every=40, episodes=2
+            )
+            start(tmp_path / f"{method}{seed}", settings)
+    records = load_records(sorted(tmp_path.iterdir()))
+    rows = compare_runs(records)
+    assert [(row["method"], row["seed"]) for row in rows] == [("aram", 0), ("aram", 1), ("spre", 0), ("spre", 1)]
+    first, second = summarise(rows)
+    assert first["seeds"] == 2
+    assert first["projections"] < second["projections"]
+    assert first["return"] == pytest.approx(np.mean([row["return"] for row in rows[:2]]))
+    with pytest.raises(MissingFileError, match="settings.json"):
+        load_records([tmp_path])
+    with pytest.raises(InvalidValueError, match="no run"):
+        load_records([])
+
+
+def test_figures():
+    pytest.importorskip("matplotlib")
+    from octavo_aram.plots import plot_fronts, plot_runs
+
+    history = start().history
+    for over in ("step", "seconds"):
+        assert len(plot_runs({"ARAM": [history, history], "SPre": [history]}, over=over).axes) == 4
+    assert len(plot_fronts({"ARAM": [(0.9, -8.0, "(0.9, 0.1)"), (1.0, -9.0, "(0.1, 0.9)")]}).axes) == 1
+    with pytest.raises(InvalidValueError, match="nothing"):
+        plot_runs({})
+    with pytest.raises(InvalidValueError, match="over"):
+        plot_runs({"ARAM": [history]}, over="day")
+
+
+def test_runs_side_by_side_give_what_they_give_alone():
+    jobs = [
+        RunSettings("octavo_aram/BSS3z-v0", "BSS3z", method, 80, SMALL, evaluate_every=80, episodes=1)
+        for method in ("aram", "spre")
+    ]
+    shares = []
+    outcomes = train_all(jobs, lambda _, share: shares.append(share), workers=1)
+    assert [outcome["method"] for outcome in outcomes] == ["aram", "spre"]
+    assert shares[-1] == 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = train(jobs[1])
+    assert alone.final["return"] == outcomes[1]["history"][-1]["return"]
+    with pytest.raises(InvalidValueError, match="nothing"):
+        train_all([])
