@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 
 import pytest
 from octavo_aram import bench, demo
 
 
 @pytest.mark.claim
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_quick_demo_holds_its_claims():
-    report = demo.run(quick=True, seed=0)
-    rows = {row.id: row for row in report.rows}
+def test_quick_demo_holds_its_claims(tmp_path):
+    # In a process of its own: checking shapes at every call makes a training many times slower.
+    command = [sys.executable, "-m", "octavo_core.cli", "aram", "demo", "--quick", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["id"]: row for row in json.loads((tmp_path / "report.json").read_text())["rows"]}
     assert {"aram_valid_rate", "qp_share_vs_projection", "executed_violations", "return_vs_spre"} <= set(rows)
-    assert rows["aram_valid_rate"].target == "value >= 0.90"
-    assert rows["qp_share_vs_projection"].target == "value <= 0.01"
-    assert rows["executed_violations"].value == 0
-    assert report.holds
+    assert rows["aram_valid_rate"]["target"] == "value >= 0.90"
+    assert rows["qp_share_vs_projection"]["target"] == "value <= 0.01"
+    assert rows["executed_violations"]["value"] == 0
+    assert all(row["holds"] is not False for row in rows.values())
     if importlib.util.find_spec("matplotlib") is not None:
-        assert report.artifacts["runs.png"].startswith(b"\x89PNG")
+        assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_mujoco_the_example_is_bike_sharing(monkeypatch):
