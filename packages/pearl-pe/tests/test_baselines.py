@@ -125,6 +125,17 @@ def test_spe_with_powers_of_the_eigenvalues_is_the_basis_variant(taps: int) -> N
 def test_bad_baselines_are_told() -> None:
     with pytest.raises(InvalidValueError, match="steps=0"):
         RWSE(0)
+    for make in (
+        lambda: LapPE(0),
+        lambda: NoPE(0),
+        lambda: RandomNodeInit(-1),
+        lambda: SignNet(0),
+        lambda: PEG(4, count=0),
+    ):
+        with pytest.raises(InvalidValueError, match="out of range"):
+            make()
+    with pytest.raises(InvalidValueError, match="filters=0"):
+        SPE(4, filters=0)
     with pytest.raises(InvalidValueError, match="layers=0"):
         PEG(3, layers=0)
     with pytest.raises(InvalidValueError, match="limit is 3"):

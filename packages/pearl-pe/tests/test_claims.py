@@ -36,8 +36,8 @@ def test_no_encoding_is_at_chance_on_circular_skip_links() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "target"), [("r", 0.95), ("b", 0.99)])
 def test_encodings_solve_circular_skip_links(name: str, target: float) -> None:
-    accuracy = [demo.csl_accuracy(name, fold, seed=seed) for seed in range(3) for fold in (0, 2)]
-    assert np.mean(accuracy) >= target
+    for seed in range(3):
+        assert np.mean([demo.csl_accuracy(name, fold, seed=seed) for fold in range(5)]) >= target
 
 
 @pytest.mark.claim

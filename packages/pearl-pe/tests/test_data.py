@@ -9,11 +9,11 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_pearl_pe import datasets, molecules
 from octavo_pearl_pe.graph import read_graph
 from octavo_pearl_pe.readers import from_pyg, read_graphs
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_networkx
 
 needs_rdkit = pytest.mark.skipif(importlib.util.find_spec("rdkit") is None, reason="RDKit is not installed")
@@ -83,7 +83,9 @@ def test_threads_cannot_be_told_by_density() -> None:
     density = np.array([g.num_edges / g.num_nodes for g in graphs])
     labels = np.array([int(g.y) for g in graphs])
     cuts = [np.mean((density > cut) == labels) for cut in density]
-    assert max(max(cuts), 1 - min(cuts)) < 0.75
+    assert max(max(cuts), 1 - min(cuts)) <= 0.55
+    for n_max in (100, 3000):
+        assert 0.45 <= datasets.density_accuracy(datasets.thread_graphs(80, n_max=n_max)) <= 0.55
     diameter = [
         max(nx.single_source_shortest_path_length(to_networkx(g, to_undirected=True), 0).values()) for g in graphs
     ]
@@ -120,6 +122,87 @@ def test_readers_agree(tmp_path: Path) -> None:
     assert float(read_graphs(tmp_path / "w.edges")[0].edge_weight.max()) == 0.5
 
 
+def test_weights_of_files_are_read_and_repeated_lines_add_up(tmp_path: Path) -> None:
+    path = nx.path_graph(3)
+    path.edges[0, 1]["weight"], path.edges[1, 2]["weight"] = 2.0, 0.5
+    nx.write_graphml(path, tmp_path / "w.graphml")
+    (tmp_path / "w.txt").write_text("\ufeff0 1 1\n0 1 1\n1 2 0.5\n")
+    (tmp_path / "both.txt").write_text("0 1 2\n1 0 2\n1 2 .5\n")
+    dense = {}
+    for name in ("w.graphml", "w.txt", "both.txt"):
+        (data,) = read_graphs(tmp_path / name)
+        dense[name] = read_graph(data.edge_index, data.edge_weight, kind="adj").shift.matrix.to_dense()
+    assert torch.equal(dense["w.graphml"], torch.tensor([[0, 2, 0], [2, 0, 0.5], [0, 0.5, 0]]))
+    assert torch.equal(dense["w.txt"], dense["w.graphml"])
+    assert torch.equal(dense["both.txt"], dense["w.graphml"])
+
+
+def test_directed_files_are_taken_as_undirected_on_request(tmp_path: Path) -> None:
+    graph = nx.DiGraph([(0, 1), (1, 2)])
+    nx.write_graphml(graph, tmp_path / "d.graphml")
+    np.savez(tmp_path / "d.npz", edge_index=np.array(graph.edges).T)
+    (tmp_path / "d.txt").write_text("0 1 1\n1 0 3\n1 2 1\n")
+    for name in ("d.graphml", "d.npz", "d.txt"):
+        (data,) = read_graphs(tmp_path / name, make_undirected=True)
+        assert data.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert read_graphs(tmp_path / "d.txt", make_undirected=True)[0].edge_weight.tolist() == [3, 3, 1, 1]
+    undirected = nx.DiGraph([(0, 1), (1, 0)])
+    nx.write_graphml(undirected, tmp_path / "u.graphml")
+    assert read_graphs(tmp_path / "u.graphml")[0].num_edges == 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"edge_index": np.array([[0.7, 1.2], [1, 2]])}, "give integers"),
+        ({"edge_index": np.arange(5)}, r"shape \(2, E\)"),
+        ({"edge_index": np.array([["a", "b"]])}, "give integers"),
+        ({"edge_index": np.array([None, 1], dtype=object)}, "no array of numbers"),
+        ({"edge_index": np.array([[0, 1], [1, 9]]), "num_nodes": np.array(3)}, "at least 10"),
+        ({"edge_index": np.array([[0, 1], [1, 0]]), "num_nodes": np.array([3, 4])}, "one integer"),
+        ({"edge_index": np.array([[0, 1], [1, 0]]), "edge_weight": np.ones(5)}, "give 2 numbers"),
+        ({"x": np.ones(2)}, "no array edge_index"),
+    ],
+)
+def test_bad_archives_are_told(tmp_path: Path, arrays: dict, message: str) -> None:
+    np.savez(tmp_path / "g.npz", **arrays)
+    with pytest.raises(InvalidValueError, match=message):
+        read_graphs(tmp_path / "g.npz")
+
+
+def test_a_batch_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    graph = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    torch.save(Batch.from_data_list([graph]), tmp_path / "b.pt")
+    with pytest.raises(InvalidStateError, match="to_data_list") as caught:
+        read_graphs(tmp_path / "b.pt")
+    assert "\x1b" not in str(caught.value)
+    torch.save([Data(num_nodes=2)], tmp_path / "e.pt")
+    with pytest.raises(InvalidTypeError, match="graph 0 has no edge_index"):
+        read_graphs(tmp_path / "e.pt")
+
+
+def test_no_network_is_used_whatever_the_folder_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    def forbidden(*words: object, **options: object) -> None:
+        raise AssertionError("the network was asked for")
+
+    monkeypatch.setattr(socket, "getaddrinfo", forbidden)
+    (tmp_path / "notes.txt").write_text("x")
+    for name in ("MUTAG", "ZINC", "Peptides-struct"):
+        with pytest.raises(MissingFileError, match="download=True"):
+            from_pyg(name, tmp_path)
+    raw = tmp_path / "MUTAG" / "raw"
+    for file in tu_folder(tmp_path / "T").iterdir():
+        (raw / file.name.replace("T_", "MUTAG_")).write_text(file.read_text())
+    dataset = from_pyg("MUTAG", tmp_path)
+    assert (len(dataset), type(dataset).__name__, type(dataset).__module__.split(".")[0]) == (
+        2,
+        "TUDataset",
+        "torch_geometric",
+    )
+
+
 def tu_folder(folder: Path) -> Path:
     folder.mkdir()
     (folder / "T_A.txt").write_text("1, 2\n2, 1\n3, 4\n4, 3\n4, 5\n5, 4\n")
@@ -142,6 +225,37 @@ def test_tu_folders(tmp_path: Path) -> None:
         read_graphs(tmp_path / "T")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("T_node_labels.txt", "1\n", "1 lines for 5 nodes"),
+        ("T_edge_labels.txt", "1\n", "1 lines for 6 edges"),
+        ("T_graph_labels.txt", "1\n2\n3\n", "3 lines for 2 graphs"),
+        ("T_graph_indicator.txt", "", "holds no graphs"),
+        ("T_graph_indicator.txt", "0\n0\n1\n1\n1\n", "from 1"),
+    ],
+)
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_tu_files_must_fit_together(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tu_folder(tmp_path / "T") / name).write_text(content)
+    with pytest.raises(InvalidValueError, match=message):
+        read_graphs(tmp_path / "T")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_graphs": 0}, "num_graphs=0"),
+        ({"degree": 3, "n": 5}, "even"),
+        ({"degree": 5, "n": 5}, "degree=5"),
+        ({"lengths": (2,)}, "3 or more"),
+    ],
+)
+def test_impossible_cycle_counts_are_told(options: dict, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        datasets.cycle_count(**options)
+
+
 BAD_FILES = {
     "a.txt": (b"0 x\n", InvalidValueError, "not an edge list"),
     "b.txt": (b"0 1 2 3\n", InvalidValueError, "4 columns"),
@@ -150,18 +264,33 @@ BAD_FILES = {
     "e.graphml": (b"<graphml", InvalidValueError, "cannot be read as graphml"),
     "f.g6": (b"\x01\x02\n", InvalidValueError, "line 1"),
     "g.npz": (b"PK\x03\x04 not a zip", InvalidValueError, "cannot be read as npz"),
-    "h.pt": (b"\x80\x02cos\nsystem\n(S'true'\ntR.", InvalidStateError, "asks to run code"),
+    "h.pt": (b"\x80\x02cos\nsystem\n(S'true'\ntR.", InvalidStateError, "could run code"),
     "i.xyz": (b"", InvalidValueError, "cannot tell the format"),
     "j.csv": (b"name\nx\n", InvalidValueError, "no column 'smiles'"),
     "k.csv": (b"smiles,y\nCC,high\n", InvalidValueError, "line 2"),
     "l.txt": (b"", InvalidValueError, "0 columns"),
+    "m.txt": (b"0 2000000000\n", InvalidValueError, "renumber the nodes"),
+    "n.g6": (b"", InvalidValueError, "no graphs"),
+    "o.smi": (b"", InvalidValueError, "no graphs"),
+    "p.npz": (b"hello", InvalidValueError, "not an archive"),
+    "q.csv": (b"y,smiles\n1\n", InvalidValueError, "nothing in the column"),
+    "r.graphml": (
+        b'<graphml><graph edgedefault="directed"><node id="a"/><node id="b"/><edge source="a" target="b"/></graph>'
+        b"</graphml>",
+        InvalidValueError,
+        "--make-undirected",
+    ),
+    "s.txt": (b"0 1 1\n1 0 2\n", InvalidValueError, "--make-undirected"),
+    "t.txt": (b"0 1 nan\n1 2 1\n", InvalidValueError, "NaN"),
 }
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_files_are_told(tmp_path: Path, name: str) -> None:
     content, error, message = BAD_FILES[name]
+    if name.endswith((".csv", ".smi")) and "no column" not in message:
+        pytest.importorskip("rdkit")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=message):
         read_graphs(tmp_path / name, target="y" if name == "k.csv" else None)

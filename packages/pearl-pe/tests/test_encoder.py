@@ -212,6 +212,34 @@ def test_precisions() -> None:
     assert torch.allclose(pe, single(data), atol=0.1)
 
 
+def test_half_precision_on_a_cpu_is_refused_with_the_way_out() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        with pytest.raises(InvalidTypeError, match=r"torch\.autocast"):
+            encoder().to(dtype)(graph(9, 1))
+
+
+def test_an_overflow_is_told() -> None:
+    data = graph(9, 1)
+    data.edge_weight = torch.full((data.num_edges,), 1e18)
+    with pytest.raises(InvalidStateError, match="NaN or infinite"):
+        encoder(gso="adj", filter_taps=5, norm=None)(data)
+
+
+def test_auto_keeps_its_threshold_between_training_and_evaluation() -> None:
+    model = encoder(variant="auto", num_samples=10, eval_samples=40)
+    for data, basis in ((graph(10, 3), True), (graph(11, 3), False), (graph(40, 3), False)):
+        assert model.train().encode(data).basis.tolist() == [basis]
+        assert model.eval().encode(data).basis.tolist() == [basis]
+    few = encoder(variant="auto", num_samples=40, eval_samples=10)
+    assert few.config.basis_limit == 10
+    assert few.encode(Batch.from_data_list([graph(10, 3), graph(30, 3)])).basis.tolist() == [True, False]
+
+
+def test_more_inputs_than_memory_holds_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="GiB of inputs"):
+        encoder(eval_samples=2**24)(family_graph("tree", 1000))
+
+
 @torch.no_grad()
 def test_unusual_graphs_have_finite_encodings() -> None:
     star = family_graph("tree", 2)
@@ -231,6 +259,9 @@ def test_unusual_graphs_have_finite_encodings() -> None:
 BAD = [
     ({"q": torch.zeros(3, 4)}, InvalidValueError, r"give \[9, M\]"),
     ({"q": torch.zeros(9, 0)}, InvalidValueError, "M >= 1"),
+    ({"q": [[1.0]] * 9}, InvalidTypeError, "q is a list"),
+    ({"batch": torch.zeros(9, dtype=torch.long)}, InvalidValueError, "beside a Data"),
+    ({"num_nodes": 9}, InvalidValueError, "beside a Data"),
     ({"q": torch.full((9, 2), torch.nan)}, InvalidValueError, "NaN"),
     ({"q": torch.zeros(9, 2, dtype=torch.float64)}, InvalidTypeError, "convert one"),
 ]
@@ -255,6 +286,11 @@ def test_bad_inputs_are_told(given: dict, error: type[Exception], message: str) 
         ({"constrain": "beta"}, "gnn='filter'"),
         ({"control_variate": True}, "closed form"),
         ({"pooling": "median"}, "mean\\+var"),
+        ({"lift_channels": 0}, "lift_channels=0"),
+        ({"mlp_hidden": -3}, "mlp_hidden=-3"),
+        ({"chunk": True}, "number of samples"),
+        ({"chunk": []}, "number of samples"),
+        ({"filter_taps": 10**8}, "filter_taps=100000000"),
     ],
 )
 def test_bad_options_are_told(options: dict, message: str) -> None:
@@ -267,6 +303,17 @@ def test_misspelt_options_and_mixtures_are_told() -> None:
         PEARL(4, smaples=3)
     with pytest.raises(InvalidValueError, match="beside a PEARLConfig"):
         PEARL(PEARLConfig(4), layers=3)
+    for options in ({"num_samples": 2.5}, {"layers": None}, {"seed": "a"}, {"antithetic": 1}):
+        with pytest.raises(InvalidTypeError, match="give"):
+            PEARL(4, **options)
+    for options in ({"pooling": 3}, {"gnn": 3}, {"noise": None}):
+        with pytest.raises(InvalidTypeError, match="a function|a module"):
+            PEARL(4, **options)
+    for width in ("8", 8.0, True):
+        with pytest.raises(InvalidTypeError, match="out_channels"):
+            PEARL(width)
+    with pytest.raises(InvalidTypeError, match="edge_index is a NoneType"):
+        encoder().encode(None)
     with pytest.raises(InvalidTypeError, match="HeteroPEARL"):
         encoder().encode(HeteroData())
     with pytest.raises(InvalidValueError, match="no edge_index"):

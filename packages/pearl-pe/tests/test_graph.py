@@ -104,7 +104,14 @@ BAD = [
     ({"edge_index": TRIANGLE, "edge_weight": torch.ones(6).long()}, InvalidTypeError, ".float()"),
     ({"edge_index": TRIANGLE, "edge_weight": torch.ones(6, requires_grad=True)}, InvalidValueError, "detach"),
     ({"edge_index": TRIANGLE, "kind": "cube"}, InvalidValueError, "sym_lap"),
-    ({"edge_index": TRIANGLE, "batch": torch.tensor([0, 1, 0])}, InvalidValueError, "not sorted"),
+    ({"edge_index": TRIANGLE, "batch": torch.tensor([0, 1, 0])}, InvalidValueError, "different graphs"),
+    ({"edge_index": TRIANGLE, "batch": torch.full((3,), 10**9)}, InvalidValueError, "without large gaps"),
+    ({"edge_index": TRIANGLE, "batch": [0, 0, 0]}, InvalidTypeError, "batch is a list"),
+    ({"edge_index": None}, InvalidTypeError, "edge_index is a NoneType"),
+    ({"edge_index": TRIANGLE.tolist()}, InvalidTypeError, "edge_index is a list"),
+    ({"edge_index": TRIANGLE, "num_nodes": 5.0}, InvalidTypeError, "num_nodes=5.0 is a float"),
+    ({"edge_index": TRIANGLE, "edge_weight": [1.0] * 6}, InvalidTypeError, "edge_weight is a list"),
+    ({"edge_index": TRIANGLE, "edge_weight": torch.full((6,), 1e38)}, InvalidValueError, "rescale the weights"),
     ({"edge_index": TRIANGLE, "batch": torch.tensor([0, 0, 1])}, InvalidValueError, "different graphs"),
     ({"edge_index": TRIANGLE, "batch": torch.zeros(3)}, InvalidTypeError, "batch has dtype"),
     ({"edge_index": TRIANGLE, "batch": torch.zeros(2).long(), "num_nodes": 3}, InvalidValueError, "each of the 3"),
@@ -119,3 +126,14 @@ def test_bad_graphs_are_told(given: dict, error: type[Exception], message: str) 
 
 def test_negative_weights_are_allowed_for_the_plain_adjacency() -> None:
     assert gso(TRIANGLE, -torch.ones(6), kind="adj").to_dense().min() == -1
+
+
+def test_nodes_in_any_order_are_encoded_as_in_the_order_of_their_graphs() -> None:
+    edges = torch.cat([TRIANGLE, TRIANGLE[:, :2] + 3], dim=1)
+    batch, order = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([3, 0, 4, 1, 2])
+    place = order.argsort()
+    graph = read_graph(place[edges], batch=batch[order])
+    assert graph.batch.tolist() == batch.tolist()
+    assert torch.equal(graph.shift.matrix.to_dense(), read_graph(edges, batch=batch).shift.matrix.to_dense())
+    rows = torch.arange(5)
+    assert torch.equal(graph.restored(graph.arranged(rows)), rows)

@@ -102,6 +102,18 @@ def test_standard_error_has_conditions() -> None:
         encoder(eval_samples=1).standard_error(DATA)
 
 
+@pytest.mark.parametrize("antithetic", [False, True])
+def test_dependent_samples_have_no_standard_error(antithetic: bool) -> None:
+    model = encoder(noise="orthogonal", antithetic=antithetic)
+    for call in (
+        lambda: model.standard_error(DATA),
+        lambda: model.suggest_num_samples(DATA, 0.1),
+        lambda: encode_to_tolerance(model, DATA, 0.1),
+    ):
+        with pytest.raises(InvalidValueError, match="noise='normal'"):
+            call()
+
+
 def test_stopping_rule_reaches_its_tolerance() -> None:
     exact = encoder(eval_samples=20_000, control_variate=True)(DATA).detach()
     found = encode_to_tolerance(encoder(), DATA, 0.02, 0.05)
@@ -113,8 +125,9 @@ def test_stopping_rule_reaches_its_tolerance() -> None:
     suggestion = suggest_num_samples(encoder(), DATA, 0.02)
     assert 0.3 < suggestion.worst / found.num_samples <= 1.5
     assert encoder(constrain="beta").suggest_num_samples(DATA, 0.1).guaranteed == 738
-    with pytest.raises(InvalidValueError, match="tol > 0"):
-        encode_to_tolerance(encoder(), DATA, -1.0)
+    for tol in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidValueError, match="tol > 0"):
+            encode_to_tolerance(encoder(), DATA, tol)
     with pytest.raises(InvalidValueError, match="variant='random'"):
         encode_to_tolerance(encoder(variant="basis"), DATA, 0.1)
 

@@ -8,7 +8,7 @@ from octavo_core.errors import InvalidValueError
 from octavo_pearl_pe.demo import cycle_stability
 from octavo_pearl_pe.encoder import PEARL
 from octavo_pearl_pe.graph import gso
-from octavo_pearl_pe.stability import certified_constant, perturb_weights, shift_distance, stability_curve
+from octavo_pearl_pe.stability import certified_constant, perturb_weights, shift_distance, spread_edges, stability_curve
 from torch_geometric.data import Data
 
 NODE = torch.arange(20)
@@ -75,3 +75,44 @@ def test_distance_of_large_operators_is_found_without_dense_matrices() -> None:
 def test_bounds_are_refused_for_other_encoders() -> None:
     with pytest.raises(InvalidValueError, match="a bound is known for"):
         certified_constant(PEARL(4), 20, torch.ones(3))
+
+
+def filters(**options) -> PEARL:
+    torch.manual_seed(0)
+    return PEARL(4, **{"gnn": "filter", "layers": 2, "filter_taps": 3, "norm": None} | options).double().eval()
+
+
+def test_given_weights_are_changed_by_their_share() -> None:
+    edges = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
+    weights = torch.tensor([2.0, 0.5, 1.0, 3.0, 1.0])
+    data = Data(edge_index=torch.cat([edges, edges.flip(0)], dim=1), edge_weight=weights.repeat(2), num_nodes=4)
+    model = filters(constrain="beta")
+    points = stability_curve(model, data, spread_edges(data, 2), SIZES)
+    slope = fit_power_law([p.eps for p in points], [p.change for p in points]).exponent
+    assert 0.9 < slope < 1.1
+    assert all(0 < p.absolute_change <= p.bound for p in points)
+    # The chosen edges are (0, 1) and (0, 2), of weights 2 and 1.
+    q = torch.randn(4, model.num_samples, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    changed = weights.clone()
+    changed[0], changed[4] = 2.0 * 1.1, 0.9
+    with torch.no_grad():
+        moved = model(data.edge_index, edge_weight=changed.repeat(2), q=q) - model(data, q=q)
+    assert np.isclose(points[0].absolute_change, float(moved.norm()), rtol=1e-5)
+
+
+def test_chosen_edges_are_distinct_and_change_something() -> None:
+    triangle = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
+    data = Data(edge_index=triangle, num_nodes=3)
+    chosen = spread_edges(data, 2)
+    assert len({frozenset(edge) for edge in chosen}) == 2
+    assert all(p.change > 0 for p in stability_curve(filters(), data, chosen, SIZES))
+    with pytest.raises(InvalidValueError, match="distinct edges"):
+        stability_curve(filters(), data, [(0, 1), (1, 0)], SIZES)
+    with pytest.raises(InvalidValueError, match="larger component"):
+        stability_curve(filters(), Data(edge_index=triangle[:, :2], num_nodes=2), [(0, 1)], SIZES)
+    with pytest.raises(InvalidValueError, match="no edges"):
+        spread_edges(Data(edge_index=triangle[:, :0], num_nodes=2), 2)
+    with pytest.raises(InvalidValueError, match="'random' or 'basis'"):
+        stability_curve(filters(variant="auto"), data, chosen, SIZES)
+    with pytest.raises(InvalidValueError, match="above 0 and below 1"):
+        stability_curve(filters(), data, chosen, (1.5,))

@@ -6,12 +6,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from octavo_pearl_pe import walks
 from octavo_pearl_pe.datasets import CSL_SKIPS, atlas_pairs, cospectral_pairs, family_graph, srg16, wl_pairs
 from octavo_pearl_pe.encoder import BPEARL, PEARL
 from octavo_pearl_pe.graph import gso, read_graph
-from octavo_pearl_pe.theory import sample_bound, second_moment, separates, wl_colors
+from octavo_pearl_pe.theory import expected_relu_filter, sample_bound, second_moment, separates, wl_colors
 from octavo_pearl_pe.walks import closed_walks
 from torch_geometric.utils import from_networkx
 
@@ -122,3 +122,8 @@ def test_sample_bound() -> None:
     assert sample_bound(0.1, 0.05, num_values=1000) > sample_bound(0.1, 0.05)
     with pytest.raises(InvalidValueError, match="tol > 0"):
         sample_bound(0.0, 0.05)
+
+
+def test_dense_operators_are_told() -> None:
+    with pytest.raises(InvalidTypeError, match="gso"):
+        expected_relu_filter(torch.eye(3), [1.0])

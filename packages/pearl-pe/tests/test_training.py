@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +50,36 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
-    train(model(), GRAPHS, CONFIG, folder=tmp_path)
-    with pytest.raises(InvalidStateError, match="other dimensions"):
-        train(model(hidden=7), GRAPHS, CONFIG, folder=tmp_path, resume=True)
-    with pytest.raises(InvalidStateError, match="use the same"):
-        train(model(), GRAPHS, TrainingConfig(epochs=9), folder=tmp_path, resume=True)
+    train(model(), GRAPHS, CONFIG, folder=tmp_path, identity={"--data": "csl"})
+    known = {"folder": tmp_path, "resume": True, "identity": {"--data": "csl"}}
+    others = [
+        (model(hidden=7), GRAPHS, CONFIG, {}, "other model"),
+        (model(num_samples=8), GRAPHS, CONFIG, {}, "other model"),
+        (model(noise="rademacher"), GRAPHS, CONFIG, {}, "other model"),
+        (model(), GRAPHS[1:], CONFIG, {}, "other training graphs"),
+        (model(), GRAPHS, CONFIG, {"valid": GRAPHS[:3]}, "other validation graphs"),
+        (model(), GRAPHS, CONFIG, {"identity": {"--data": "moses"}}, "'csl', now 'moses'"),
+        (model(), GRAPHS, replace(CONFIG, epochs=9), {}, "epochs=4, now 9"),
+        (model(), GRAPHS, replace(CONFIG, weight_decay=0.1), {}, "weight_decay=0.0, now 0.1"),
+        (model(), GRAPHS, replace(CONFIG, clip=None), {}, "clip=1.0, now None"),
+    ]
+    for network, graphs, config, changes, message in others:
+        with pytest.raises(InvalidStateError, match=message):
+            train(network, graphs, config, **known | changes)
+    train(model(), GRAPHS, CONFIG, **known)
     with pytest.raises(InvalidValueError, match="needs folder"):
         train(model(), GRAPHS, CONFIG, resume=True)
+
+
+@pytest.mark.parametrize("left", ["checkpoints/step-3.safetensors", "log.jsonl", "result.json", "encoder.safetensors"])
+def test_a_used_folder_is_refused(tmp_path: Path, left: str) -> None:
+    (tmp_path / "notes.txt").write_text("not of a run")
+    (tmp_path / left).parent.mkdir(exist_ok=True)
+    (tmp_path / left).write_text("")
+    with pytest.raises(InvalidStateError, match="--resume"):
+        train(model(), GRAPHS, CONFIG, folder=tmp_path)
+    (tmp_path / left).unlink()
+    train(model(), GRAPHS, replace(CONFIG, epochs=1), folder=tmp_path)
 
 
 def test_training_lowers_the_loss_and_learns_the_classes() -> None:
@@ -107,9 +131,13 @@ def test_learning_rate_rises_and_falls() -> None:
 
 
 def test_bad_training_is_told() -> None:
-    for options in ({"epochs": 0}, {"lr": 0.0}, {"warmup": 1.0}, {"loss": "hinge"}):
-        with pytest.raises(InvalidValueError, match="need|give"):
+    bad = ({"epochs": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"clip": -1.0}, {"weight_decay": -1.0}, {"warmup": 1.0})
+    for options in (*bad, {"loss": "hinge"}):
+        with pytest.raises(InvalidValueError, match="give"):
             TrainingConfig(**options)
+    # InvalidTypeError, or what a type checker at run time says before it.
+    with pytest.raises(TypeError, match="epochs"):
+        TrainingConfig(epochs=1.5)
     with pytest.raises(InvalidValueError, match="0 training graphs"):
         train(model(), [], CONFIG)
     with pytest.raises(InvalidValueError, match="no graphs"):
@@ -122,30 +150,45 @@ def test_bad_training_is_told() -> None:
         train(network, broken, TrainingConfig(epochs=1))
 
 
-def _worker(rank: int, port: int, folder: str) -> None:
-    import os
+# Run as a script of its own: a spawned process could not import this file under every import mode.
+_WORKER = """
+import os, sys
+import torch
+from octavo_pearl_pe import PEARL, PEARLGIN, NoPE, TrainingConfig, train
+from octavo_pearl_pe.datasets import csl
 
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    network = PEARLGIN(NoPE(), 2, hidden=8, layers=1)
-    torch.manual_seed(0)
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    train(network, GRAPHS, TrainingConfig(epochs=2, batch_size=4, loss="cross_entropy", clip=None))
-    torch.save(network.state_dict(), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+graphs = csl(n=11, skips=(2, 3), copies=6)
+network = PEARLGIN(NoPE(), 2, hidden=8, layers=1)
+torch.manual_seed(0)
+for parameter in network.parameters():
+    torch.nn.init.normal_(parameter, std=0.3)
+train(network, graphs, TrainingConfig(epochs=2, batch_size=4, loss="cross_entropy", clip=None))
+torch.manual_seed(0)
+drawn = PEARL(4, num_samples=4).train()(graphs[0]).detach()
+torch.save(network.state_dict() | {"drawn": drawn}, f"{folder}/{rank}.pt")
+torch.distributed.destroy_process_group()
+"""
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
+def test_two_processes_train_as_one_and_draw_apart(tmp_path: Path) -> None:
     import socket
+    import subprocess
+    import sys
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_worker, (port, str(tmp_path)), nprocs=2)
+    (tmp_path / "worker.py").write_text(_WORKER)
+    words = [sys.executable, "-W", "ignore", str(tmp_path / "worker.py")]
+    workers = [subprocess.Popen([*words, str(rank), str(port), str(tmp_path)]) for rank in range(2)]
+    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert not torch.equal(first.pop("drawn"), second.pop("drawn"))
     alone = PEARLGIN(NoPE(), 2, hidden=8, layers=1)
     torch.manual_seed(0)
     for parameter in alone.parameters():
@@ -154,6 +197,15 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     for name, value in alone.state_dict().items():
         assert torch.equal(first[name], second[name])
         assert torch.allclose(first[name], value, atol=1e-5)
+
+
+def test_processes_of_a_distributed_training_draw_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {}
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in range(2):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        drawn[rank] = model().encoder.train()(GRAPHS[0])
+    assert not torch.equal(drawn[0], drawn[1])
 
 
 def test_collate_joins_graphs() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from octavo_pearl_pe.chunks import run_chunks
-from octavo_pearl_pe.noise import draw_signals, mix_seed
+from octavo_pearl_pe.noise import check_independent, draw_signals, mix_seed
 from octavo_pearl_pe.pooling import Moments, merge_moments
 from octavo_pearl_pe.signals import InputSignals
 from octavo_pearl_pe.theory import sample_bound
@@ -70,7 +70,8 @@ def suggest_num_samples(encoder: PEARL, data: Data, tol: float, delta: float = 0
         The suggestion; whole antithetic pairs are counted as two samples.
 
     Raises:
-        InvalidValueError: If ``tol`` or ``delta`` is out of range, or the encoder has no standard error.
+        InvalidValueError: If ``tol`` or ``delta`` is out of range, or the encoder has no standard error, as with
+            dependent samples (``noise="orthogonal"``).
     """
     _check(tol, delta)
     error = encoder.standard_error(data)
@@ -108,12 +109,14 @@ def encode_to_tolerance(
         The encoding and what it took.
 
     Raises:
-        InvalidValueError: If an argument is out of range, or the encoder is not random and mean-pooled.
+        InvalidValueError: If an argument is out of range, or the encoder is not random and mean-pooled on independent
+            samples.
     """
     _check(tol, delta)
     config = encoder.config
     if config.variant != "random" or config.pooling != "mean" or config.control_variate:
         raise InvalidValueError("the stopping rule needs variant='random', pooling='mean' and no control variates")
+    check_independent(config.noise)
     if start < 8 or limit < start:
         raise InvalidValueError(f"start={start}, limit={limit}: need 8 <= start <= limit")
     graph = encoder.read(data)
@@ -135,11 +138,11 @@ def encode_to_tolerance(
         error = (moments.squares / (moments.count - 1.0) / moments.count).sqrt()
         reached = quantile * float(error.max()) <= tol
         if reached or drawn >= limit:
-            return AdaptiveEncoding(moments.mean, error, drawn, reached)
+            return AdaptiveEncoding(graph.restored(moments.mean), graph.restored(error), drawn, reached)
         step = min(drawn, limit - drawn)
         step += step % 2 if config.antithetic else 0
 
 
 def _check(tol: float, delta: float) -> None:
-    if tol <= 0 or not 0 < delta < 1:
+    if not 0 < tol < math.inf or not 0 < delta < 1:
         raise InvalidValueError(f"tol={tol}, delta={delta}: need tol > 0 and 0 < delta < 1")

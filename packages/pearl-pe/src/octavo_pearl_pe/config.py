@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
+from octavo_pearl_pe.checks import whole_number
 from octavo_pearl_pe.filters import BASES
 from octavo_pearl_pe.gnn import ACTIVATIONS
 from octavo_pearl_pe.graph import GSO_KINDS
@@ -20,6 +22,27 @@ VARIANTS = ("random", "basis", "auto")
 """R-PEARL, B-PEARL, and per graph B where N <= M and R elsewhere."""
 
 
+# Range of each whole number; the upper ends are far above any use, and below what only exhausts memory.
+_COUNTS = {
+    "out_channels": (1, 2**16),
+    "num_samples": (1, 2**24),
+    "eval_samples": (1, 2**24),
+    "filter_taps": (1, 2**10),
+    "hidden": (1, 2**16),
+    "lift_channels": (1, 2**16),
+    "layers": (1, 2**10),
+    "mlp_hidden": (0, 2**16),
+    "mlp_layers": (1, 2**10),
+    "max_basis_nodes": (1, 2**31),
+    "seed": (-(2**63), 2**64),
+    "eval_seed": (-(2**63), 2**64),
+}
+_OPTIONAL = ("eval_samples", "lift_channels", "mlp_hidden")
+_FLAGS = (
+    "per_graph_norm", "lift", "bias", "antithetic", "control_variate", "checkpoint", "force", "make_undirected"
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class PEARLConfig:
     """Everything that defines an encoder besides its weights.
@@ -27,7 +50,8 @@ class PEARLConfig:
     Args:
         out_channels: d, the width of the encoding.
         variant: ``"random"`` (R-PEARL), ``"basis"`` (B-PEARL) or ``"auto"``: the basis inputs, scaled by sqrt(n) so
-            that they have the second moments of random ones, for graphs of at most M nodes, random inputs for others.
+            that they have the second moments of random ones, for graphs of at most ``basis_limit`` nodes, random inputs
+            for others.
         num_samples: M in training.
         eval_samples: M in evaluation; 4 M by default, or M where the pooling depends on it (sum, max, a function).
         filter_taps: K, taps of the first stage (and of every layer with ``gnn="filter"``).
@@ -53,7 +77,8 @@ class PEARLConfig:
         antithetic: Use random inputs in pairs mu + z, mu - z.
         control_variate: Subtract the error of the first layer's mean, whose expectation is known in closed form.
         constrain: ``"beta"`` bounds every filter's norm by 1 / F (Assumption 4.2); for ``gnn="filter"`` without norm.
-        chunk: Samples processed at a time; ``"auto"`` keeps a block within a processor's cache, None takes all.
+        chunk: Samples processed at a time, an even number for antithetic ones; ``"auto"`` keeps a block
+            within a processor's cache, None takes all.
         checkpoint: Recompute each chunk in the backward pass instead of keeping its activations.
         seed: Seed of the training draws; the number of draws made is part of the state dict.
         eval_seed: Seed of the evaluation draws.
@@ -62,6 +87,7 @@ class PEARLConfig:
         make_undirected: Symmetrise directed graphs.
 
     Raises:
+        InvalidTypeError: If a value is of another type.
         InvalidValueError: If a value is out of range or two do not fit together.
     """
 
@@ -98,19 +124,29 @@ class PEARLConfig:
     make_undirected: bool = False
 
     def __post_init__(self) -> None:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in _checked_types(values).items():
+            object.__setattr__(self, name, value)
         if self.pooling is None:
             object.__setattr__(self, "pooling", "sum" if self.variant == "basis" else "mean")
         if self.eval_samples is None:
-            scale = 4 if self.pooling in {"mean", "var", "mean+var", "mean+std"} else 1
+            scale = 4 if self.pooling in ("mean", "var", "mean+var", "mean+std") else 1
             object.__setattr__(self, "eval_samples", scale * self.num_samples)
         self._check_choices()
-        self._check_counts()
         self._check_combinations()
 
     @property
     def samples_in_evaluation(self) -> int:
         """M in evaluation."""
         return self.eval_samples or self.num_samples
+
+    @property
+    def basis_limit(self) -> int:
+        """Largest graph that gets basis inputs in the automatic variant: M in training (or in evaluation, if fewer).
+
+        It is the same in both modes, so that a graph is encoded in evaluation as it was in training.
+        """
+        return min(self.num_samples, self.samples_in_evaluation)
 
     def _check_choices(self) -> None:
         choices = {
@@ -130,13 +166,6 @@ class PEARLConfig:
             if (given := getattr(self, name)) not in accepted:
                 raise InvalidValueError(f"{name}={given!r} is not known; give one of {', '.join(map(repr, accepted))}")
 
-    def _check_counts(self) -> None:
-        for name in ("out_channels", "num_samples", "eval_samples", "filter_taps", "hidden", "layers", "mlp_layers"):
-            if (given := getattr(self, name)) < 1:
-                raise InvalidValueError(f"{name}={given} is out of range; give 1 or more")
-        if self.chunk not in {None, "auto"} and not (isinstance(self.chunk, int) and self.chunk >= 1):
-            raise InvalidValueError(f"chunk={self.chunk!r} is not accepted; give a number of samples, 'auto' or None")
-
     def _check_combinations(self) -> None:
         for count in (self.num_samples, self.samples_in_evaluation):
             check_noise(self.noise, count, self.antithetic)
@@ -149,7 +178,7 @@ class PEARLConfig:
             )
         if self.control_variate and not (
             self.variant == "random"
-            and self.noise in {"normal", "normal1"}
+            and self.noise in ("normal", "normal1")
             and self.act == "relu"
             and self.norm is None
             and self.pooling == "mean"
@@ -163,7 +192,29 @@ class PEARLConfig:
             )
 
 
-def make_config(config: PEARLConfig | int, options: dict[str, object]) -> PEARLConfig:
+def _checked_types(values: dict[str, Any]) -> dict[str, Any]:
+    """Refuse fields of another type, and return the whole numbers: NumPy's as plain ones, which a file can hold."""
+    numbers = {
+        name: whole_number(name, values[name], low, high)
+        for name, (low, high) in _COUNTS.items()
+        if name in values and not (values[name] is None and name in _OPTIONAL)
+    }
+    for name in _FLAGS:
+        if not isinstance(given := values.get(name, False), bool):
+            raise InvalidTypeError(f"{name}={given!r} is a {type(given).__name__}; give True or False")
+    if not isinstance(given := values.get("gnn", "gin"), str | nn.Module):
+        raise InvalidTypeError(f"gnn={given!r} is a {type(given).__name__}; give 'gin', 'filter' or a module")
+    for name, allowed in (("pooling", (str, type(None))), ("noise", (str,))):
+        if not (isinstance(given := values.get(name, "normal"), allowed) or callable(given)):
+            raise InvalidTypeError(f"{name}={given!r} is a {type(given).__name__}; give a name or a function")
+    chunk = values.get("chunk")
+    whole = isinstance(chunk, int) and not isinstance(chunk, bool) and chunk >= 1
+    if not (chunk is None or (isinstance(chunk, str) and chunk == "auto") or whole):
+        raise InvalidValueError(f"chunk={chunk!r} is not accepted; give a number of samples, 'auto' or None")
+    return numbers
+
+
+def make_config(config: PEARLConfig | int | Any, options: dict[str, Any]) -> PEARLConfig:
     """Complete a configuration from what a constructor was given.
 
     Args:
@@ -184,4 +235,9 @@ def make_config(config: PEARLConfig | int, options: dict[str, object]) -> PEARLC
     names = [field.name for field in fields(PEARLConfig)]
     if unknown := [name for name in options if name not in names]:
         raise InvalidTypeError(f"unknown option {', '.join(unknown)}; accepted are {', '.join(names)}")
-    return PEARLConfig(config, **options)  # ty: ignore[invalid-argument-type]
+    if "out_channels" in options:
+        raise InvalidTypeError("out_channels is given twice; it is the first argument")
+    # Checked here too, before a type checker at run time could say it in its own words.
+    values: dict[str, Any] = options | {"out_channels": config}
+    values.update(_checked_types(values))
+    return PEARLConfig(**values)

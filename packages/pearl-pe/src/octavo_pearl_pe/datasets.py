@@ -12,6 +12,7 @@ from octavo_core.errors import InvalidValueError
 from torch_geometric.data import Data
 from torch_geometric.utils import from_networkx
 
+from octavo_pearl_pe.checks import whole_number
 from octavo_pearl_pe.graph import read_data
 from octavo_pearl_pe.theory import wl_colors
 
@@ -23,6 +24,7 @@ __all__ = [
     "csl",
     "csl_folds",
     "cycle_count",
+    "density_accuracy",
     "family_graph",
     "srg16",
     "thread_graphs",
@@ -35,6 +37,8 @@ CSL_SKIPS = (2, 3, 4, 5, 6, 9, 11, 12, 13, 16)
 FAMILIES = ("tree", "grid", "er", "sbm", "circulant")
 """Families of large graphs for scaling and stability."""
 
+# Edges of a thread beyond those of a tree, for each node.
+_EXTRA_EDGES = 0.05
 _DECALIN = "0-1,1-2,2-3,3-4,4-5,5-0,4-6,6-7,7-8,8-9,9-5"
 _BICYCLOPENTYL = "0-1,1-2,2-3,3-4,4-0,4-5,5-6,6-7,7-8,8-9,9-5"
 
@@ -54,6 +58,7 @@ def csl(n: int = 41, skips: tuple[int, ...] = CSL_SKIPS, copies: int = 15, seed:
     Source:
         Section 5, CSL: 150 graphs of 41 nodes in ten classes, which 1-WL cannot separate.
     """
+    whole_number("copies", copies)
     rng = np.random.default_rng(seed)
     graphs = []
     for label, skip in enumerate(skips):
@@ -188,10 +193,20 @@ def cycle_count(
     Returns:
         Graphs with ``y [n, lengths]``.
 
+    Raises:
+        InvalidValueError: If there is no such graph.
+
     Source:
         Section 3: PEARL counts the cycles of 3 to 7 nodes on which a node lies. Message passing alone gives a constant
         on regular graphs.
     """
+    whole_number("num_graphs", num_graphs)
+    whole_number("n", n, 2)
+    whole_number("degree", degree, 1, n - 1)
+    if degree * n % 2:
+        raise InvalidValueError(f"no graph of n={n} nodes is regular of degree={degree}; make n * degree even")
+    if not lengths or min(lengths) < 3:
+        raise InvalidValueError(f"lengths={lengths}: give cycle lengths of 3 or more")
     graphs, counts = [], []
     for index in range(num_graphs):
         net = nx.random_regular_graph(degree, n, seed=seed * num_graphs + index)
@@ -212,8 +227,8 @@ def thread_graphs(num: int, n_min: int = 50, n_max: int = 3000, seed: int = 0) -
     """Two kinds of discussion threads with matched density, after the REDDIT sets: y = 0 questions, y = 1 discussions.
 
     Question-and-answer threads have a few experts whom many askers meet once or twice; discussions are trees that grow
-    by attachment in proportion to degree^0.7, with some extra reply edges. Both get as many edges for their size, so
-    the mean degree says nothing.
+    by attachment in proportion to degree^0.7, with some extra reply edges. Graphs 2 i and 2 i + 1 have the same
+    numbers of nodes and edges, so sizes and the mean degree say nothing: ``density_accuracy`` checks it.
 
     Args:
         num: Number of graphs, alternating.
@@ -229,13 +244,41 @@ def thread_graphs(num: int, n_min: int = 50, n_max: int = 3000, seed: int = 0) -
     """
     if not 20 <= n_min <= n_max:
         raise InvalidValueError(f"n_min={n_min}, n_max={n_max}: need 20 <= n_min <= n_max")
+    whole_number("num", num)
     rng = np.random.default_rng(seed)
-    graphs = []
+    graphs, n = [], n_min
     for index in range(num):
-        kind, n = index % 2, int(np.exp(rng.uniform(np.log(n_min), np.log(n_max))))
-        edges = _discussion(n, rng) if kind else _questions(n, rng)
+        kind = index % 2
+        if not kind:
+            n = int(np.exp(rng.uniform(np.log(n_min), np.log(n_max))))
+        edges = (_discussion if kind else _questions)(n, max(1, round(_EXTRA_EDGES * n)), rng)
         graphs.append(Data(edge_index=_undirected(edges), num_nodes=n, y=torch.tensor([kind])))
     return graphs
+
+
+def density_accuracy(graphs: list[Data]) -> float:
+    """Accuracy of the best threshold on the mean degree: chosen on half of the graphs, tested on the other.
+
+    Args:
+        graphs: Graphs of two classes, y = 0 and 1, at least four.
+
+    Returns:
+        Share of the second half that is classified rightly; near 0.5 where the density says nothing.
+
+    Raises:
+        InvalidValueError: If there are fewer than four graphs.
+    """
+    whole_number("number of graphs", len(graphs), 4)
+    density = np.array([graph.num_edges / (graph.num_nodes or 1) for graph in graphs])
+    labels = np.array([int(graph["y"]) for graph in graphs])
+    half = len(graphs) // 2
+    cuts = [(cut, above) for cut in np.unique(density[:half]) for above in (0, 1)]
+
+    def accuracy(cut: float, above: int, part: slice) -> float:
+        return float(np.mean(np.where(density[part] > cut, above, 1 - above) == labels[part]))
+
+    best = max(cuts, key=lambda rule: accuracy(*rule, slice(0, half)))
+    return accuracy(*best, slice(half, None))
 
 
 def family_graph(family: str, n: int, seed: int = 0) -> Int[torch.Tensor, "2 edges"]:
@@ -250,8 +293,9 @@ def family_graph(family: str, n: int, seed: int = 0) -> Int[torch.Tensor, "2 edg
         ``edge_index``, both directions.
 
     Raises:
-        InvalidValueError: If the family is unknown.
+        InvalidValueError: If the family is unknown, or has no edges at this size.
     """
+    whole_number("n", n, 2)
     rng = np.random.default_rng(seed)
     match family:
         case "tree":
@@ -278,6 +322,8 @@ def family_graph(family: str, n: int, seed: int = 0) -> Int[torch.Tensor, "2 edg
             pairs = np.concatenate([np.stack([node, (node + step) % n]) for step in (1, 3)], axis=1)
         case _:
             raise InvalidValueError(f"unknown family {family!r}; give one of {', '.join(FAMILIES)}")
+    if not pairs.shape[1]:
+        raise InvalidValueError(f"a graph of family {family!r} with {n} nodes has no edges; give more nodes")
     edges = torch.from_numpy(np.ascontiguousarray(pairs, dtype=np.int64))
     return torch.cat([edges, edges.flip(0)], dim=1)
 
@@ -287,32 +333,41 @@ def _distinct(pairs: np.ndarray) -> np.ndarray:
     return np.unique(np.stack([low, high])[:, low != high], axis=1)
 
 
-def _questions(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def _questions(n: int, extra: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Experts and askers; ``n - 1 + extra`` edges."""
     experts = int(rng.integers(3, 11))
     shares = rng.dirichlet(np.ones(experts))
     edges = [(int(rng.integers(i)), i) for i in range(1, experts) if rng.random() < 0.3]
-    for asker in range(experts, n):
-        links = 1 + (rng.random() < 0.05)
-        edges += [(int(e), asker) for e in rng.choice(experts, size=links, replace=False, p=shares)]
+    first = rng.choice(experts, size=n - experts, p=shares)
+    edges += [(int(expert), experts + asker) for asker, expert in enumerate(first)]
+    # The edges that a tree would have between experts, and the extra ones, are second questions.
+    for asker in rng.choice(n - experts, size=min(n - experts, n - 1 + extra - len(edges)), replace=False):
+        second = int(rng.choice(np.delete(np.arange(experts), first[asker])))
+        edges.append((second, experts + int(asker)))
     return edges
 
 
-def _discussion(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def _discussion(n: int, extra: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """A growing tree with replies across; ``n - 1 + extra`` edges."""
     degree = np.zeros(n)
     parent = np.zeros(n, dtype=int)
-    edges = []
+    edges: set[tuple[int, int]] = set()
     for post in range(1, n):
         weight = np.maximum(degree[:post], 1.0) ** 0.7
         parent[post] = int(np.searchsorted(np.cumsum(weight), rng.random() * weight.sum()))
         degree[[post, parent[post]]] += 1
-        edges.append((int(parent[post]), post))
-    # Reply edges between posts whose parents are siblings: as many extra edges as the other kind has.
-    for post in rng.choice(np.arange(1, n), size=max(1, round(0.05 * n)), replace=False):
-        cousins = np.flatnonzero(parent[parent] == parent[parent[post]])
+        edges.add((int(parent[post]), post))
+    # Replies between posts whose parents are siblings; in the rare tree that has too few of these, between any two.
+    for attempt in range(100 * extra):
+        if len(edges) == n - 1 + extra:
+            break
+        post = int(rng.integers(1, n))
+        cousins = np.flatnonzero(parent[parent] == parent[parent[post]]) if attempt < 50 * extra else np.arange(n)
         cousin = int(rng.choice(cousins))
-        if cousin != post:
-            edges.append((cousin, int(post)))
-    return edges
+        pair = (min(post, cousin), max(post, cousin))
+        if cousin != post and pair not in edges:
+            edges.add(pair)
+    return sorted(edges)
 
 
 def _parse(text: str) -> nx.Graph:

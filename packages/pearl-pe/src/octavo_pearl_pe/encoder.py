@@ -18,21 +18,21 @@ from torch_geometric.data import Data, HeteroData
 
 from octavo_pearl_pe.adaptive import SampleSuggestion, suggest_num_samples
 from octavo_pearl_pe.body import make_body
+from octavo_pearl_pe.checks import GraphWarning
 from octavo_pearl_pe.chunks import run_chunks
 from octavo_pearl_pe.config import PEARLConfig, make_config
 from octavo_pearl_pe.control import FirstLayerControl
 from octavo_pearl_pe.filters import FilterLayer, filter_terms
 from octavo_pearl_pe.gnn import ACTIVATIONS, SampleContext
 from octavo_pearl_pe.graph import GraphStructure, read_graph
-from octavo_pearl_pe.noise import draw_signals, mix_seed
+from octavo_pearl_pe.noise import check_independent, draw_signals, training_generator
 from octavo_pearl_pe.norms import SampleBatchNorm, make_norm
 from octavo_pearl_pe.pooling import Moments, pool_moments
 from octavo_pearl_pe.signals import InputSignals
 
 __all__ = ["BPEARL", "PEARL", "RPEARL", "Encoding"]
 
-Graph = Tensor | Data
-"""Edges ``[2, E]``, or a PyG Data or Batch."""
+Graph = Tensor | Data | Any  # Edges [2, E], or a PyG Data or Batch; anything else is refused with a sentence.
 
 _TWO_STATISTICS = ("mean+var", "mean+std")
 
@@ -71,13 +71,14 @@ class PEARL(nn.Module):
 
     draws: Tensor
 
-    def __init__(self, config: PEARLConfig | int, **options: Any) -> None:
+    def __init__(self, config: PEARLConfig | int | Any, **options: Any) -> None:
         super().__init__()
         self.config = config = make_config(config, options)
         if config.variant == "random" and config.pooling == "sum":
             warnings.warn(
                 "pooling='sum' over random inputs makes the encoding grow with the number of samples: keep num_samples "
                 "the same in training and evaluation, or use pooling='mean'",
+                GraphWarning,
                 stacklevel=2,
             )
         self.out_channels = config.out_channels
@@ -112,19 +113,19 @@ class PEARL(nn.Module):
     def forward(
         self,
         edge_index: Graph,
-        batch: Tensor | None = None,
-        edge_weight: Tensor | None = None,
-        num_nodes: int | None = None,
-        q: Tensor | None = None,
+        batch: Tensor | Any | None = None,
+        edge_weight: Tensor | Any | None = None,
+        num_nodes: int | Any | None = None,
+        q: Tensor | Any | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "nodes channels"]:
         """Encode a graph, or a block-diagonal batch of graphs.
 
         Args:
             edge_index: Edges, int64 ``[2, E]``; or a PyG ``Data`` or ``Batch``, whose fields are used.
-            batch: Graph of each node, sorted.
+            batch: Graph of each node, in any order, which the result follows; not beside a Data, which has its own.
             edge_weight: Weights ``[E]``; no gradient flows to them.
-            num_nodes: N, where isolated nodes follow the last edge.
+            num_nodes: N, where isolated nodes follow the last edge; not beside a Data.
             q: Inputs ``[N, M]`` instead of drawn ones.
             generator: Draw the inputs from it.
 
@@ -133,12 +134,13 @@ class PEARL(nn.Module):
 
         Raises:
             InvalidValueError: If the graph or the inputs are not as above.
-            InvalidTypeError: If a dtype is wrong.
+            InvalidTypeError: If a type or dtype is wrong, or the weights are float16 or bfloat16 on a CPU.
+            InvalidStateError: If the encoding is not finite.
         """
         graph = self.read(edge_index, batch, edge_weight, num_nodes)
-        return self._pooled(graph, self._signals(graph, q, generator))
+        return graph.restored(self._pooled(graph, self._signals(graph, q, generator)))
 
-    def encode(self, data: Data | HeteroData, *, standard_error: bool = False) -> Encoding:
+    def encode(self, data: Data | HeteroData | Any, *, standard_error: bool = False) -> Encoding:
         """Encode and tell how.
 
         Args:
@@ -151,21 +153,20 @@ class PEARL(nn.Module):
         Raises:
             InvalidTypeError: If ``data`` is heterogeneous.
         """
-        if isinstance(data, HeteroData):
-            raise InvalidTypeError("data is a HeteroData; encode it with HeteroPEARL, which maps node types and back")
         graph = self.read(data)
         signals = self._signals(graph, None, None)
         error = self._standard_error(graph, signals) if standard_error else None
         samples = 0 if bool(signals.basis.all()) else self.num_samples
-        return Encoding(self._pooled(graph, signals), signals.basis, samples, error)
+        pe = graph.restored(self._pooled(graph, signals))
+        return Encoding(pe, signals.basis, samples, None if error is None else graph.restored(error))
 
     def standard_error(
         self,
         edge_index: Graph,
-        batch: Tensor | None = None,
-        edge_weight: Tensor | None = None,
-        num_nodes: int | None = None,
-        q: Tensor | None = None,
+        batch: Tensor | Any | None = None,
+        edge_weight: Tensor | Any | None = None,
+        num_nodes: int | Any | None = None,
+        q: Tensor | Any | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "nodes channels"]:
         """Estimate the Monte-Carlo standard error of the mean-pooled encoding from the samples of one pass.
@@ -182,11 +183,11 @@ class PEARL(nn.Module):
             Standard errors; 0 for basis inputs.
 
         Raises:
-            InvalidValueError: If the pooling is not the mean, there are fewer than two independent samples, or control
-                variates are on.
+            InvalidValueError: If the pooling is not the mean, there are fewer than two independent samples (none with
+                ``noise="orthogonal"``), or control variates are on.
         """
         graph = self.read(edge_index, batch, edge_weight, num_nodes)
-        return self._standard_error(graph, self._signals(graph, q, generator))
+        return graph.restored(self._standard_error(graph, self._signals(graph, q, generator)))
 
     def suggest_num_samples(self, data: Data, tol: float, delta: float = 0.05) -> SampleSuggestion:
         """Suggest M for a graph, see ``octavo_pearl_pe.adaptive.suggest_num_samples``.
@@ -204,9 +205,9 @@ class PEARL(nn.Module):
     def read(
         self,
         edge_index: Graph,
-        batch: Tensor | None = None,
-        edge_weight: Tensor | None = None,
-        num_nodes: int | None = None,
+        batch: Tensor | Any | None = None,
+        edge_weight: Tensor | Any | None = None,
+        num_nodes: int | Any | None = None,
     ) -> GraphStructure:
         """Check a graph as this encoder sees it.
 
@@ -220,16 +221,26 @@ class PEARL(nn.Module):
             The graph, in the dtype of the weights.
 
         Raises:
-            InvalidValueError: If the graph is malformed or on another device than the encoder.
+            InvalidValueError: If the graph is malformed or on another device, or has other fields beside a Data.
+            InvalidTypeError: If the weights are float16 or bfloat16 on a CPU, which has no such sparse product.
         """
+        if isinstance(edge_index, HeteroData):
+            raise InvalidTypeError("data is a HeteroData; encode it with HeteroPEARL, which maps node types and back")
         if isinstance(edge_index, Data):
             data = edge_index
+            if batch is not None or num_nodes is not None:
+                raise InvalidValueError("batch or num_nodes is given beside a Data, which has its own; set them there")
             if data.edge_index is None:
                 raise InvalidValueError("data has no edge_index; give a graph with edges, or an empty [2, 0] tensor")
             weight = data.get("edge_weight") if edge_weight is None else edge_weight
             return self.read(data.edge_index, data.get("batch"), weight, data.num_nodes)
         parameter = next(self.parameters())
-        if edge_index.device != parameter.device:
+        if parameter.device.type == "cpu" and parameter.dtype in {torch.float16, torch.bfloat16}:
+            raise InvalidTypeError(
+                f"the encoder is {parameter.dtype} on a CPU, which has no sparse product of that type; keep it in "
+                "float32 and use torch.autocast"
+            )
+        if isinstance(edge_index, Tensor) and edge_index.device != parameter.device:
             raise InvalidValueError(
                 f"the graph is on {edge_index.device} but the encoder on {parameter.device}; move one with .to()"
             )
@@ -305,23 +316,21 @@ class PEARL(nn.Module):
             raise InvalidStateError(f"{str(path)!r} is not a saved encoder of this version: {error}") from error
         return encoder.eval()
 
-    def _signals(self, graph: GraphStructure, q: Tensor | None, generator: torch.Generator | None) -> InputSignals:
+    def _signals(self, graph: GraphStructure, q: Any, generator: torch.Generator | None) -> InputSignals:
         config = self.config
         dtype = graph.weights.dtype
         if q is not None:
             return InputSignals.given(q, graph, dtype)
         if config.variant == "basis":
             return InputSignals.standard_basis(graph, config.max_basis_nodes, force=config.force, width=config.hidden)
-        count = self.num_samples
-        seed = config.eval_seed
         if self.training and generator is None:
-            device = graph.batch.device
-            generator = torch.Generator(device).manual_seed(mix_seed(config.seed, int(self.draws)))
+            generator = training_generator(config.seed, int(self.draws), graph.batch.device)
             self.draws += 1
-        signals = draw_signals(
-            config.noise, graph, count, antithetic=config.antithetic, generator=generator, seed=seed, dtype=dtype
-        )
-        return InputSignals.random(signals, graph, mixed=config.variant == "auto")
+        settings = {"antithetic": config.antithetic, "generator": generator, "seed": config.eval_seed, "dtype": dtype}
+        signals = draw_signals(config.noise, graph, self.num_samples, **settings)
+        if config.variant == "auto":
+            return InputSignals.mixed(signals, graph, config.basis_limit)
+        return InputSignals.random_only(signals, graph)
 
     def _pooled(self, graph: GraphStructure, signals: InputSignals) -> Tensor:
         pooling = self.config.pooling
@@ -335,7 +344,13 @@ class PEARL(nn.Module):
         pooled = pool_moments(moments, pooling)
         if control is not None:
             pooled = control.correct(pooled, moments)
-        return pooled if self.combine is None else self.combine(pooled)
+        pooled = pooled if self.combine is None else self.combine(pooled)
+        if not bool(pooled.isfinite().all()):
+            raise InvalidStateError(
+                "the encoding holds NaN or infinite values: the encoder's weights are not finite, or degrees or edge "
+                "weights made it overflow; rescale them, use norm='layer', or train at a lower rate"
+            )
+        return pooled
 
     @torch.no_grad()
     def _standard_error(self, graph: GraphStructure, signals: InputSignals) -> Tensor:
@@ -344,6 +359,8 @@ class PEARL(nn.Module):
                 "a standard error is known for pooling='mean' without control variates; got "
                 f"pooling={self.config.pooling!r}, control_variate={self.config.control_variate}"
             )
+        if self.config.variant != "basis":
+            check_independent(self.config.noise)
         moments: Moments = run_chunks(self, graph, signals, pairs=self.config.antithetic, pooling="mean+var")
         if moments.squares is None:
             raise AssertionError("the variance was asked for")
@@ -364,7 +381,7 @@ class RPEARL(PEARL):
         **options: Fields of ``PEARLConfig``.
     """
 
-    def __init__(self, out_channels: PEARLConfig | int, **options: Any) -> None:
+    def __init__(self, out_channels: PEARLConfig | int | Any, **options: Any) -> None:
         super().__init__(out_channels, **options)
 
 
@@ -376,7 +393,7 @@ class BPEARL(PEARL):
         **options: Fields of ``PEARLConfig``.
     """
 
-    def __init__(self, out_channels: PEARLConfig | int, **options: Any) -> None:
+    def __init__(self, out_channels: PEARLConfig | int | Any, **options: Any) -> None:
         if not isinstance(out_channels, PEARLConfig):
             options = {"variant": "basis", **options}
         super().__init__(out_channels, **options)

@@ -92,6 +92,7 @@ def expressivity(
     *,
     repeats: int = 48,
     atlas_nodes: int = 7,
+    device: str | torch.device = "cpu",
     progress: ProgressCallback = no_progress,
 ) -> list[ExpressivityRow]:
     """Put encodings through the benchmark.
@@ -100,6 +101,7 @@ def expressivity(
         encodings: Encodings by name, each mapping a graph to ``[N, d]``; in float64 differences of 1e-9 count.
         repeats: Evaluations of each graph by a random encoding.
         atlas_nodes: Largest graphs of the atlas.
+        device: Device to encode on.
         progress: Called with the encoding and the share done.
 
     Returns:
@@ -113,9 +115,10 @@ def expressivity(
     for index, (name, encoder) in enumerate(encodings.items()):
         progress(f"expressivity of {name}", index / len(encodings))
         start = time.process_time()
+        encoder = encoder.to(device)
 
         def outputs(graph: Data, encoder: nn.Module = encoder) -> Tensor:
-            return _outputs(encoder, graph, repeats)
+            return _outputs(encoder, graph.clone().to(str(device)), repeats).cpu()
 
         def told_apart(first: Data, second: Data, outputs: Callable[[Data], Tensor] = outputs) -> bool:
             return compare_outputs(outputs(first), outputs(second)).separated

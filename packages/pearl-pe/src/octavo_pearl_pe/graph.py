@@ -2,14 +2,17 @@
 
 Rules, stated once: duplicate edges of an unweighted graph count once, those of a weighted graph are added up;
 self-loops are removed with a warning for the Laplacian kinds; a directed graph is refused by the symmetric kinds unless
-``make_undirected=True``, which takes the larger weight of the two directions.
+``make_undirected=True``, which takes the larger weight of the two directions. Nodes may come in any order: those of a
+``batch`` vector that is not sorted are brought into the order of their graphs, and results back into the caller's.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +20,7 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 from torch_geometric.data import Data
 
+from octavo_pearl_pe.checks import GraphWarning, whole_number
 from octavo_pearl_pe.sparse import SparseOperator
 
 __all__ = ["GSO_KINDS", "GraphStructure", "gso", "read_data", "read_graph"]
@@ -25,6 +29,8 @@ GSO_KINDS = ("sym_lap", "lap", "sym_adj", "adj", "rw")
 """Shift operators: I - D^-1/2 A D^-1/2, D - A, D^-1/2 A D^-1/2, A, A D^-1."""
 
 _LAPLACIANS = ("sym_lap", "lap")
+# Graphs without nodes are allowed, as sampling leaves them, but not numbers that make every table huge.
+_MOST_EMPTY_GRAPHS = 10**6
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class GraphStructure:
         sizes: Number of nodes of each graph.
         kind: Shift operator, one of ``GSO_KINDS``.
         symmetric: Whether every edge has its reverse with the same weight.
+        order: The caller's number of each node; None if it is the node's own.
     """
 
     rows: Int[Tensor, " edges"]
@@ -48,6 +55,29 @@ class GraphStructure:
     sizes: Int[Tensor, " graphs"]
     kind: str
     symmetric: bool
+    order: Int[Tensor, " nodes"] | None = None
+
+    def arranged(self, values: Tensor) -> Tensor:
+        """Bring one row per node from the caller's order into the order of this graph.
+
+        Args:
+            values: Rows in the caller's order.
+
+        Returns:
+            The rows in the order of the graphs.
+        """
+        return values if self.order is None else values[self.order]
+
+    def restored(self, values: Tensor) -> Tensor:
+        """Bring one row per node back into the caller's order.
+
+        Args:
+            values: Rows in the order of the graphs.
+
+        Returns:
+            The rows in the caller's order.
+        """
+        return values if self.order is None else values[self.order.argsort()]
 
     @property
     def num_nodes(self) -> int:
@@ -93,9 +123,9 @@ class GraphStructure:
 
 
 def gso(
-    edge_index: Tensor,
-    edge_weight: Tensor | None = None,
-    num_nodes: int | None = None,
+    edge_index: Tensor | Any,
+    edge_weight: Tensor | Any | None = None,
+    num_nodes: int | Any | None = None,
     kind: str = "sym_lap",
     dtype: torch.dtype | None = None,
     *,
@@ -128,10 +158,10 @@ def gso(
 
 
 def read_graph(
-    edge_index: Tensor,
-    edge_weight: Tensor | None = None,
-    batch: Tensor | None = None,
-    num_nodes: int | None = None,
+    edge_index: Tensor | Any,
+    edge_weight: Tensor | Any | None = None,
+    batch: Tensor | Any | None = None,
+    num_nodes: int | Any | None = None,
     *,
     kind: str = "sym_lap",
     dtype: torch.dtype | None = None,
@@ -142,7 +172,7 @@ def read_graph(
     Args:
         edge_index: Edges, int64 ``[2, E]``, sources in the first row.
         edge_weight: Weights ``[E]``; 1 by default. No gradient flows to them.
-        batch: Graph of each node, int64 ``[N]``, sorted from 0; one graph by default.
+        batch: Graph of each node, int64 ``[N]``, from 0, in any order; one graph by default.
         num_nodes: N; by default the length of ``batch``, else one more than the largest node number.
         kind: Shift operator, one of ``GSO_KINDS``.
         dtype: Type of the values; that of the weights, else float32.
@@ -153,19 +183,26 @@ def read_graph(
 
     Raises:
         InvalidValueError: If anything is out of range, inconsistent, or directed where it must not be.
-        InvalidTypeError: If a dtype is wrong.
+        InvalidTypeError: If something is not a tensor, or of a wrong dtype.
     """
     if kind not in GSO_KINDS:
         raise InvalidValueError(f"unknown shift operator {kind!r}; give one of {', '.join(GSO_KINDS)}")
     _check_edges(edge_index)
+    if batch is not None:
+        _check_tensor("batch", batch)
     count = _node_count(edge_index, batch, num_nodes)
     _check_range(edge_index, count)
     batch, sizes = _check_batch(batch, count, edge_index)
     weights = _check_weights(edge_weight, edge_index, kind, dtype)
+    order = None
+    if bool((batch.diff() < 0).any()):
+        order = batch.argsort(stable=True)
+        batch, edge_index = batch[order], order.argsort()[edge_index]
     columns, rows = edge_index
     if kind in _LAPLACIANS and bool((loops := rows == columns).any()):
         warnings.warn(
             f"{int(loops.sum())} self-loops were removed: a Laplacian has none (kind='adj' or 'sym_adj' keeps them)",
+            GraphWarning,
             stacklevel=3,
         )
         rows, columns, weights = rows[~loops], columns[~loops], weights[~loops]
@@ -178,13 +215,13 @@ def read_graph(
     if not symmetric and kind != "rw":
         raise InvalidValueError(
             f"the graph is directed (an edge without its reverse of equal weight), but {kind!r} needs an undirected "
-            "one; pass make_undirected=True or use gso='rw'"
+            "one; pass make_undirected=True (--make-undirected) or use gso='rw'"
         )
-    return GraphStructure(rows, columns, weights, batch, sizes, kind, symmetric)
+    return GraphStructure(rows, columns, weights, batch, sizes, kind, symmetric, order)
 
 
 def read_data(
-    data: Data, *, kind: str = "sym_lap", dtype: torch.dtype | None = None, make_undirected: bool = False
+    data: Data | Any, *, kind: str = "sym_lap", dtype: torch.dtype | None = None, make_undirected: bool = False
 ) -> GraphStructure:
     """Check the structure of a PyG ``Data`` or ``Batch``: its edges, ``edge_weight``, ``batch`` and number of nodes.
 
@@ -199,7 +236,10 @@ def read_data(
 
     Raises:
         InvalidValueError: If there is no ``edge_index``, or as for ``read_graph``.
+        InvalidTypeError: If ``data`` is something else.
     """
+    if not isinstance(data, Data):
+        raise InvalidTypeError(f"data is a {type(data).__name__}; give a PyG Data or Batch")
     if data.edge_index is None:
         raise InvalidValueError("data has no edge_index; give a graph with edges, or an empty [2, 0] tensor")
     return read_graph(
@@ -213,21 +253,29 @@ def read_data(
     )
 
 
-def _check_edges(edge_index: Tensor) -> None:
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise InvalidTypeError(f"{name} is a {type(value).__name__}; give a tensor")
+    if value.layout != torch.strided:
+        raise InvalidTypeError(f"{name} is sparse ({value.layout}); give a dense tensor, edges as [2, E]")
+
+
+def _check_edges(edge_index: Any) -> None:
+    _check_tensor("edge_index", edge_index)
     if edge_index.dtype != torch.long:
         raise InvalidTypeError(f"edge_index has dtype {edge_index.dtype}; convert it with .long()")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise InvalidValueError(f"edge_index has shape {tuple(edge_index.shape)}; give [2, E], sources first")
 
 
-def _node_count(edge_index: Tensor, batch: Tensor | None, num_nodes: int | None) -> int:
+def _node_count(edge_index: Tensor, batch: Tensor | None, num_nodes: Any) -> int:
     if num_nodes is None and batch is None and edge_index.shape[1] == 0:
         raise InvalidValueError("the graph has no edges, so its number of nodes is unknown; pass num_nodes")
     if num_nodes is None:
         num_nodes = len(batch) if batch is not None else int(edge_index.max()) + 1
-    if num_nodes < 1:
-        raise InvalidValueError(f"the graph has {num_nodes} nodes; give a graph with at least one")
-    return num_nodes
+    if isinstance(num_nodes, int) and num_nodes == 0:
+        raise InvalidValueError("the graph has 0 nodes; give a graph with at least one")
+    return whole_number("num_nodes", num_nodes)
 
 
 def _check_range(edge_index: Tensor, count: int) -> None:
@@ -248,17 +296,21 @@ def _check_batch(batch: Tensor | None, count: int, edge_index: Tensor) -> tuple[
         raise InvalidValueError(f"batch has shape {tuple(batch.shape)}; give the graph of each of the {count} nodes")
     if batch.device != device:
         raise InvalidValueError(f"batch is on {batch.device} but edge_index on {device}; move them to one device")
-    if int(batch[0]) < 0 or bool((batch.diff() < 0).any()):
-        raise InvalidValueError("batch is not sorted; order the nodes by graph, as PyG's Batch does")
+    low, high = int(batch.min()), int(batch.max())
+    if low < 0 or high >= count + _MOST_EMPTY_GRAPHS:
+        raise InvalidValueError(
+            f"batch holds graphs from {low} to {high} for {count} nodes; number the graphs from 0 without large gaps"
+        )
     if bool((batch[edge_index[0]] != batch[edge_index[1]]).any()):
         raise InvalidValueError("an edge joins nodes of different graphs; check batch and edge_index")
     return batch, torch.bincount(batch)
 
 
-def _check_weights(edge_weight: Tensor | None, edge_index: Tensor, kind: str, dtype: torch.dtype | None) -> Tensor:
+def _check_weights(edge_weight: Any, edge_index: Tensor, kind: str, dtype: torch.dtype | None) -> Tensor:
     count = edge_index.shape[1]
     if edge_weight is None:
         return torch.ones(count, dtype=dtype or torch.float32, device=edge_index.device)
+    _check_tensor("edge_weight", edge_weight)
     if not edge_weight.dtype.is_floating_point:
         raise InvalidTypeError(f"edge_weight has dtype {edge_weight.dtype}; convert it with .float()")
     if tuple(edge_weight.shape) != (count,):
@@ -269,11 +321,18 @@ def _check_weights(edge_weight: Tensor | None, edge_index: Tensor, kind: str, dt
         )
     if edge_weight.requires_grad:
         raise InvalidValueError("edge_weight requires a gradient, which the encoding does not give; pass .detach()")
-    if not bool(edge_weight.isfinite().all()):
+    dtype = dtype or edge_weight.dtype
+    largest = float(edge_weight.abs().max()) if count else 0.0
+    if not math.isfinite(largest):
         raise InvalidValueError("edge_weight holds NaN or infinite values; give finite weights")
+    if largest > (limit := torch.finfo(dtype).max ** 0.5):
+        raise InvalidValueError(
+            f"edge_weight holds values up to {largest:.2g}, whose products overflow {dtype}; rescale the weights below "
+            f"{limit:.2g}"
+        )
     if kind != "adj" and bool((edge_weight < 0).any()):
         raise InvalidValueError(f"edge_weight holds negative values, which {kind!r} does not allow; use gso='adj'")
-    return edge_weight.to(dtype or edge_weight.dtype)
+    return edge_weight.to(dtype)
 
 
 def _merged(rows: Tensor, columns: Tensor, weights: Tensor, count: int, reduce: str) -> tuple[Tensor, Tensor, Tensor]:

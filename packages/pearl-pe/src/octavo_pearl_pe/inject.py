@@ -7,7 +7,12 @@ from jaxtyping import Float, Int
 from octavo_core.errors import InvalidValueError
 from torch import Tensor, nn
 
-__all__ = ["INJECTIONS", "PEInjector"]
+from octavo_pearl_pe.checks import whole_number
+
+__all__ = ["INJECTIONS", "PE_ATTRIBUTE", "PEInjector"]
+
+PE_ATTRIBUTE = "pearl_pe"
+"""Attribute of a graph that holds its encoding: ``PEARLTransform`` writes it, the graph models read it."""
 
 INJECTIONS = ("add", "concat", "per_layer", "edge_distance")
 """Ways of injection; ``per_layer`` adds a projection at the start and an MLP of the encoding before every layer."""
@@ -23,7 +28,7 @@ class PEInjector(nn.Module):
         layers: Layers of the model, for ``"per_layer"``.
 
     Raises:
-        InvalidValueError: If the mode is unknown.
+        InvalidValueError: If the mode is unknown or a width is out of range.
 
     Source:
         Section 5: ``x <- x + Linear(P)`` or ``Linear([x, P])``, and again ``x <- x + MLP_l(P)`` before each base layer.
@@ -34,6 +39,9 @@ class PEInjector(nn.Module):
         if mode not in INJECTIONS:
             raise InvalidValueError(f"unknown injection {mode!r}; give one of {', '.join(INJECTIONS)}")
         self.mode = mode
+        whole_number("pe_channels", pe_channels)
+        whole_number("channels", channels)
+        whole_number("layers", layers, 0)
         self.start_linear = nn.Linear(pe_channels + (channels if mode == "concat" else 0), channels)
         self.layer_mlps = nn.ModuleList(
             nn.Sequential(nn.Linear(pe_channels, channels), nn.ReLU(), nn.Linear(channels, channels))

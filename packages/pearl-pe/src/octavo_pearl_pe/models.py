@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import BatchNorm, GINEConv, GPSConv, global_add_pool, global_mean_pool
 
-from octavo_pearl_pe.inject import PEInjector
+from octavo_pearl_pe.checks import whole_number
+from octavo_pearl_pe.inject import PE_ATTRIBUTE, PEInjector
 
 __all__ = ["PEARLGIN", "PEARLGPS"]
 
@@ -28,19 +29,30 @@ class _GraphModel(nn.Module):
         node_types: int,
         node_features: int,
         edge_types: int,
+        edge_features: int,
         inject: str,
         readout: str,
         pe_norm: bool,
     ) -> None:
         super().__init__()
+        for name, given in {"out_channels": out_channels, "hidden": hidden, "layers": layers}.items():
+            whole_number(name, given)
+        counts = {"node_types": node_types, "node_features": node_features}
+        counts |= {"edge_types": edge_types, "edge_features": edge_features}
+        for name, given in counts.items():
+            whole_number(name, given, 0)
+        for types, features in (("node_types", "node_features"), ("edge_types", "edge_features")):
+            if counts[types] and counts[features]:
+                raise InvalidValueError(f"{types} and {features} exclude one another; give one of them")
         if readout not in {"sum", "mean", "node"}:
             raise InvalidValueError(f"unknown readout {readout!r}; give 'sum', 'mean' or 'node'")
-        if layers < 1:
-            raise InvalidValueError(f"layers={layers} is out of range; give 1 or more")
         self.encoder, self.readout = encoder, readout
         self.node_types, self.node_features = node_types, node_features
         self.embed = nn.Linear(node_features, hidden) if node_features else nn.Embedding(max(1, node_types), hidden)
-        self.embed_edges = nn.Embedding(max(1, edge_types), hidden)
+        self.hidden, self.edge_types, self.edge_features = hidden, edge_types, edge_features
+        self.embed_edges = (
+            nn.Linear(edge_features, hidden) if edge_features else nn.Embedding(max(1, edge_types), hidden)
+        )
         # What tells nodes apart is a small part of a sum over samples; one graph of one node has no statistics.
         channels: Any = encoder.out_channels
         self.pe_norm = BatchNorm(channels, allow_single_element=True) if pe_norm else nn.Identity()
@@ -58,28 +70,26 @@ class _GraphModel(nn.Module):
         """Predict.
 
         Args:
-            data: A graph or a batch; ``x`` holds node types or features, ``edge_attr`` edge types, where the model has
-                them; a ``pe`` that is there already is used instead of the encoder.
+            data: A graph or a batch; ``x`` holds node types or features, ``edge_attr`` edge types or features, where
+                the model has them; a ``pearl_pe`` that is there already is used instead of the encoder.
 
         Returns:
             A row per graph, or per node with ``readout="node"``.
 
         Raises:
-            InvalidValueError: If node features are missing or of another width.
+            InvalidValueError: If types or features are missing, out of range or of another width.
         """
         if (edge_index := data.edge_index) is None:
             raise InvalidValueError("data has no edge_index; give a graph with edges, or an empty [2, 0] tensor")
         count = data.num_nodes or 0
         batch = data.get("batch")
         batch = edge_index.new_zeros(count) if batch is None else batch
-        pe = data["pe"] if data.get("pe") is not None else self.encoder(data)
+        pe = self._encoded(data)
         x = self._embedded(data, count)
         distances = self.injector.edges(edge_index, pe)
         pe = self.pe_norm(pe)
         x = self.injector.start(x, pe)
-        edges = data.get("edge_attr")
-        edges = edge_index.new_zeros(edge_index.shape[1]) if edges is None else edges
-        edges = self.embed_edges(edges.view(-1).long().clamp(0, self.embed_edges.num_embeddings - 1))
+        edges = self._embedded_edges(data, edge_index.shape[1])
         if distances is not None:
             edges = edges + distances
         for index in range(len(self.layers)):
@@ -89,18 +99,55 @@ class _GraphModel(nn.Module):
         pool = global_add_pool if self.readout == "sum" else global_mean_pool
         return self.head(pool(x, batch))
 
+    def _encoded(self, data: Data) -> Tensor:
+        dtype = self.head[0].weight.dtype
+        stored = data.get(PE_ATTRIBUTE)
+        if stored is None:
+            return self.encoder(data).to(dtype)
+        if stored.dim() != 2 or stored.shape[1] != self.encoder.out_channels:
+            raise InvalidValueError(
+                f"data.{PE_ATTRIBUTE} has shape {tuple(stored.shape)}; the model was made for "
+                f"[N, {self.encoder.out_channels}]"
+            )
+        return stored.to(dtype)
+
     def _embedded(self, data: Data, count: int) -> Tensor:
-        x = data.get("x")
         if self.node_features:
-            if x is None or x.dim() != 2 or x.shape[1] != self.node_features:
-                found = None if x is None else tuple(x.shape)
-                raise InvalidValueError(f"data.x has shape {found}; the model was made for [N, {self.node_features}]")
-            return self.embed(x)
+            return self.embed(_features("x", data.get("x"), count, self.node_features).to(self.embed.weight.dtype))
         if not self.node_types:
             return self.embed.weight.expand(count, -1)
-        if x is None or x.numel() != count or int(x.min()) < 0 or int(x.max()) >= self.node_types:
-            raise InvalidValueError(f"data.x must hold one node type from 0 to {self.node_types - 1} for each node")
-        return self.embed(x.view(-1).long())
+        return self.embed(_types("x", data.get("x"), count, self.node_types))
+
+    def _embedded_edges(self, data: Data, count: int) -> Tensor:
+        weight = self.embed_edges.weight
+        if not count:
+            return weight.new_zeros(0, self.hidden)
+        if self.edge_features:
+            return self.embed_edges(
+                _features("edge_attr", data.get("edge_attr"), count, self.edge_features).to(weight.dtype)
+            )
+        if not self.edge_types:
+            return weight.expand(count, -1)
+        return self.embed_edges(_types("edge_attr", data.get("edge_attr"), count, self.edge_types))
+
+
+def _features(name: str, values: Any, count: int, width: int) -> Tensor:
+    columns = values[:, None] if isinstance(values, Tensor) and values.dim() == 1 else values
+    if not isinstance(columns, Tensor) or tuple(columns.shape) != (count, width):
+        found = tuple(values.shape) if isinstance(values, Tensor) else None
+        raise InvalidValueError(f"data.{name} has shape {found}; the model was made for [{count}, {width}]")
+    return columns
+
+
+def _types(name: str, values: Any, count: int, types: int) -> Tensor:
+    whole = isinstance(values, Tensor) and not values.dtype.is_floating_point and values.numel() == count
+    if not whole or int(values.min()) < 0 or int(values.max()) >= types:
+        kind = "node" if name == "x" else "edge"
+        raise InvalidValueError(
+            f"data.{name} must hold one {kind} type, an integer from 0 to {types - 1}, for each {kind}; numbers go to "
+            f"a model made with {kind}_features"
+        )
+    return values.view(-1).long()
 
 
 class PEARLGIN(_GraphModel):
@@ -114,9 +161,13 @@ class PEARLGIN(_GraphModel):
         node_types: Number of node types; 0 for none.
         node_features: Width of ``data.x``; 0 for types, or none.
         edge_types: Number of edge types; 0 for none.
+        edge_features: Width of ``data.edge_attr``; 0 for types, or none.
         inject: See ``PEInjector``.
         readout: ``"sum"``, ``"mean"`` or ``"node"``.
         pe_norm: Batch norm of the encoding, whose scale else depends on the pooling and on the size of the graphs.
+
+    Raises:
+        InvalidValueError: If a number is out of range, two do not fit together, or a name is unknown.
     """
 
     def __init__(
@@ -129,13 +180,14 @@ class PEARLGIN(_GraphModel):
         node_types: int = 0,
         node_features: int = 0,
         edge_types: int = 0,
+        edge_features: int = 0,
         inject: str = "per_layer",
         readout: str = "sum",
         pe_norm: bool = True,
     ) -> None:
         super().__init__(
             encoder, out_channels, hidden=hidden, layers=layers, node_types=node_types, node_features=node_features,
-            edge_types=edge_types, inject=inject, readout=readout, pe_norm=pe_norm,
+            edge_types=edge_types, edge_features=edge_features, inject=inject, readout=readout, pe_norm=pe_norm,
         )  # fmt: skip
 
     def _layer(self, hidden: int) -> nn.Module:
@@ -159,9 +211,13 @@ class PEARLGPS(_GraphModel):
         node_types: Number of node types; 0 for none.
         node_features: Width of ``data.x``; 0 for types, or none.
         edge_types: Number of edge types; 0 for none.
+        edge_features: Width of ``data.edge_attr``; 0 for types, or none.
         inject: See ``PEInjector``.
         readout: ``"sum"``, ``"mean"`` or ``"node"``.
         pe_norm: Batch norm of the encoding, whose scale else depends on the pooling and on the size of the graphs.
+
+    Raises:
+        InvalidValueError: If a number is out of range, two do not fit together, or a name is unknown.
     """
 
     def __init__(
@@ -176,15 +232,35 @@ class PEARLGPS(_GraphModel):
         node_types: int = 0,
         node_features: int = 0,
         edge_types: int = 0,
+        edge_features: int = 0,
         inject: str = "add",
         readout: str = "sum",
         pe_norm: bool = True,
     ) -> None:
-        self._heads, self._dropout = heads, dropout
+        self._heads, self._dropout = whole_number("heads", heads), dropout
+        if whole_number("hidden", hidden) % heads:
+            raise InvalidValueError(f"hidden={hidden} is not a multiple of heads={heads}; give one that is")
         super().__init__(
             encoder, out_channels, hidden=hidden, layers=layers, node_types=node_types, node_features=node_features,
-            edge_types=edge_types, inject=inject, readout=readout, pe_norm=pe_norm,
+            edge_types=edge_types, edge_features=edge_features, inject=inject, readout=readout, pe_norm=pe_norm,
         )  # fmt: skip
+
+    def forward(self, data: Data) -> Float[Tensor, "rows outputs"]:
+        """Predict, as ``PEARLGIN`` does.
+
+        Args:
+            data: A graph or a batch, the nodes in the order of their graphs.
+
+        Returns:
+            A row per graph, or per node with ``readout="node"``.
+
+        Raises:
+            InvalidValueError: If types or features do not fit the model, or the nodes are in another order.
+        """
+        batch = data.get("batch")
+        if batch is not None and bool((batch.diff() < 0).any()):
+            raise InvalidValueError("batch is not sorted; attention needs the nodes in the order of their graphs")
+        return super().forward(data)
 
     def _layer(self, hidden: int) -> nn.Module:
         mlp = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))

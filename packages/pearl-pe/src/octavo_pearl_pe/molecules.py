@@ -45,7 +45,9 @@ def molecule_graphs(smiles: Iterable[str], targets: Sequence[float] | None = Non
         raise InvalidValueError(f"{len(lines)} molecules and {len(targets)} targets; give one for each")
     graphs = []
     for index, text in enumerate(lines):
-        molecule = chem.MolFromSmiles(text)
+        # RDKit's own account of what is wrong would come before ours.
+        with _quiet():
+            molecule = chem.MolFromSmiles(text)
         if molecule is None or molecule.GetNumAtoms() == 0:
             raise InvalidValueError(f"molecule {index} is not valid SMILES: {text[:80]!r}")
         atoms = [ATOMS.index(s) if (s := a.GetSymbol()) in ATOMS else len(ATOMS) - 1 for a in molecule.GetAtoms()]
@@ -84,7 +86,8 @@ def penalised_logp(smiles: str) -> float:
     from rdkit.Chem import Crippen
     from rdkit.Contrib.SA_Score import sascorer  # ty: ignore[import-not-found]
 
-    molecule = chem.MolFromSmiles(smiles)
+    with _quiet():
+        molecule = chem.MolFromSmiles(smiles)
     if molecule is None:
         raise InvalidValueError(f"not valid SMILES: {smiles[:80]!r}")
     rings = [len(ring) for ring in molecule.GetRingInfo().AtomRings()]
@@ -174,7 +177,7 @@ def mutag() -> list[Data]:
     Raises:
         MissingDependencyError: If grakel is not installed.
     """
-    from octavo_pearl_pe.readers import read_tu
+    from octavo_pearl_pe.tu import read_tu
 
     return read_tu(_inside("grakel", "tests/data/MUTAG/MUTAG_A.txt", "grakel", "0.1.11").parent)
 

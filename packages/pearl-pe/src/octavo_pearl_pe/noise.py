@@ -15,7 +15,7 @@ from torch import Tensor
 
 from octavo_pearl_pe.graph import GraphStructure
 
-__all__ = ["NOISES", "Noise", "check_noise", "draw_signals", "mix_seed"]
+__all__ = ["NOISES", "Noise", "check_independent", "check_noise", "draw_signals", "mix_seed", "training_generator"]
 
 Noise = str | Callable[[tuple[int, int], torch.Generator], Tensor]
 """A name in ``NOISES``, or a function of a shape and a generator on the CPU or the graph's device."""
@@ -25,6 +25,8 @@ NOISES = ("normal", "normal1", "rademacher", "uniform", "sphere", "orthogonal")
 radius sqrt(n) of each graph; Gaussian columns made orthogonal within each graph."""
 
 _ROWS = 256
+# About 17 GiB of float32: beyond it only memory is exhausted.
+_MOST_VALUES = 2**32
 
 
 def check_noise(noise: Noise, num_samples: int, antithetic: bool) -> None:
@@ -46,6 +48,22 @@ def check_noise(noise: Noise, num_samples: int, antithetic: bool) -> None:
         raise InvalidValueError(f"antithetic samples come in pairs; {num_samples} is odd, give an even number")
 
 
+def check_independent(noise: Noise) -> None:
+    """Refuse a noise whose samples depend on one another, where their spread is read as the error of their mean.
+
+    Args:
+        noise: Distribution of the inputs.
+
+    Raises:
+        InvalidValueError: If the samples are not independent.
+    """
+    if noise == "orthogonal":
+        raise InvalidValueError(
+            "the samples of noise='orthogonal' depend on one another, so their spread does not tell the error of their "
+            "mean; use noise='normal' (antithetic=True is fine), or compare encodings of several generators"
+        )
+
+
 def mix_seed(seed: int, counter: int) -> int:
     """Derive an unrelated seed (SplitMix64), so that streams of near-by seeds do not coincide.
 
@@ -61,6 +79,23 @@ def mix_seed(seed: int, counter: int) -> int:
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
     return (state ^ (state >> 31)) >> 1
+
+
+def training_generator(seed: int, draws: int, device: torch.device) -> torch.Generator:
+    """Make the generator of one training pass: repeatable, and of its own in each process of a distributed training.
+
+    Args:
+        seed: Seed of the encoder.
+        draws: Number of passes before this one.
+        device: Device of the draws.
+
+    Returns:
+        The generator.
+    """
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = torch.distributed.get_rank() if distributed else 0
+    stream = mix_seed(seed, draws)
+    return torch.Generator(device).manual_seed(mix_seed(stream, rank) if rank else stream)
 
 
 def draw_signals(
@@ -91,6 +126,11 @@ def draw_signals(
         InvalidValueError: If the noise is unknown, does not fit, or a function returns something else.
     """
     check_noise(noise, num_samples, antithetic)
+    if graph.num_nodes * num_samples > _MOST_VALUES:
+        gigabytes = graph.num_nodes * num_samples * dtype.itemsize / 2**30
+        raise InvalidValueError(
+            f"{num_samples:,} samples of {graph.num_nodes:,} nodes are {gigabytes:,.0f} GiB of inputs; give fewer"
+        )
     columns = num_samples // 2 if antithetic else num_samples
     device = graph.batch.device
     if generator is not None:

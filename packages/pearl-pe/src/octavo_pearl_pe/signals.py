@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,11 +37,11 @@ class InputSignals:
     scaled: bool = False
 
     @classmethod
-    def given(cls, q: Tensor, graph: GraphStructure, dtype: torch.dtype) -> InputSignals:
+    def given(cls, q: Tensor | Any, graph: GraphStructure, dtype: torch.dtype) -> InputSignals:
         """Use the caller's inputs.
 
         Args:
-            q: Inputs, ``[N, M]``.
+            q: Inputs, ``[N, M]``, rows in the caller's order.
             graph: The graphs.
             dtype: Type of the encoder.
 
@@ -49,8 +50,10 @@ class InputSignals:
 
         Raises:
             InvalidValueError: If the shape or device is wrong or a value is not finite.
-            InvalidTypeError: If the dtype is another than the encoder's.
+            InvalidTypeError: If it is no tensor, or of another dtype than the encoder's.
         """
+        if not isinstance(q, Tensor):
+            raise InvalidTypeError(f"q is a {type(q).__name__}; give a tensor [N, M]")
         if q.dim() != 2 or q.shape[0] != graph.num_nodes or q.shape[1] < 1:
             raise InvalidValueError(f"q has shape {tuple(q.shape)}; give [{graph.num_nodes}, M] with M >= 1")
         if q.dtype != dtype:
@@ -61,7 +64,7 @@ class InputSignals:
             )
         if not bool(q.isfinite().all()):
             raise InvalidValueError("q holds NaN or infinite values; give finite inputs")
-        return cls.random_only(q, graph)
+        return cls.random_only(graph.arranged(q), graph)
 
     @classmethod
     def random_only(cls, q: Tensor, graph: GraphStructure) -> InputSignals:
@@ -77,20 +80,18 @@ class InputSignals:
         return cls(graph, q.shape[1], torch.zeros_like(graph.sizes, dtype=torch.bool), q)
 
     @classmethod
-    def random(cls, q: Tensor, graph: GraphStructure, *, mixed: bool) -> InputSignals:
-        """Use random inputs; in the automatic variant, scaled basis inputs for graphs of at most M nodes.
+    def mixed(cls, q: Tensor, graph: GraphStructure, limit: int) -> InputSignals:
+        """Use scaled basis inputs for small graphs and random inputs for others, the automatic variant.
 
         Args:
             q: Inputs, ``[N, M]``.
             graph: The graphs.
-            mixed: Whether small graphs get basis inputs.
+            limit: Largest number of nodes of a graph with basis inputs, at most M.
 
         Returns:
             The signals.
         """
-        if not mixed:
-            return cls.random_only(q, graph)
-        basis = graph.sizes <= q.shape[1]
+        basis = graph.sizes <= limit
         width = int(graph.sizes.max()) if bool(basis.all()) else q.shape[1]
         return cls(graph, width, basis, q[:, :width], scaled=True)
 

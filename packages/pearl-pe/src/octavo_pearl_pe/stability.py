@@ -27,8 +27,12 @@ __all__ = [
     "eigenvector_change",
     "perturb_weights",
     "shift_distance",
+    "spread_edges",
     "stability_curve",
 ]
+
+# Rounding of the operator's entries, against a change of weights of one.
+_NO_CHANGE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,27 @@ def certified_constant(encoder: PEARL, num_nodes: int, input_norms: Float[Tensor
     return factor * float(change.norm())
 
 
+def spread_edges(data: Data, count: int) -> list[tuple[int, int]]:
+    """Choose undirected edges spread over a graph's list of them, fewer where it has fewer.
+
+    Args:
+        data: The graph.
+        count: Number of edges.
+
+    Returns:
+        Distinct edges without self-loops.
+
+    Raises:
+        InvalidValueError: If there is none.
+    """
+    ends = _edges(data).sort(dim=0).values
+    distinct = ends[:, ends[0] != ends[1]].unique(dim=1).T.tolist()
+    if not distinct:
+        raise InvalidValueError("the graph has no edges whose weights could change; give one with edges")
+    chosen = {(index * len(distinct)) // (count + 1) for index in range(count)}
+    return [(u, v) for u, v in (distinct[index] for index in sorted(chosen))]
+
+
 @torch.no_grad()
 def stability_curve(
     encoder: PEARL,
@@ -188,43 +213,74 @@ def stability_curve(
 
     Args:
         encoder: The encoder, in evaluation mode.
-        data: An unweighted undirected graph.
-        changed_edges: Edges; the first gains eps, the second loses it, and so on in turn.
-        sizes: Values of eps, below 1.
+        data: An undirected graph; without ``edge_weight`` its weights are 1.
+        changed_edges: Distinct undirected edges; the weight of the first is multiplied by 1 + eps, that of the second
+            by 1 - eps, and so on in turn.
+        sizes: Values of eps, above 0 and below 1.
         seed: Seed of the random inputs.
 
     Returns:
         A point for each eps.
+
+    Raises:
+        InvalidValueError: If the encoder chooses its inputs by itself (``variant="auto"``), an edge is not of the graph
+            or named twice, an eps is out of range, or the change of weights leaves the shift operator as it was.
     """
-    dtype = next(encoder.parameters()).dtype
+    if encoder.config.variant == "auto":
+        raise InvalidValueError("variant='auto' may change its inputs with the graph; give 'random' or 'basis'")
+    if not sizes or not all(0 < eps < 1 for eps in sizes):
+        raise InvalidValueError(f"sizes={list(sizes)}: give values of eps above 0 and below 1")
+    parameter = next(encoder.parameters())
     count = data.num_nodes or 0
     q = None
     if encoder.config.variant == "random":
-        q = torch.randn(count, encoder.num_samples, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-    old = encoder(data, q=q)
+        generator = torch.Generator().manual_seed(seed)
+        q = torch.randn(count, encoder.num_samples, generator=generator, dtype=parameter.dtype).to(parameter.device)
+    ends, before = _edges(data).cpu(), data.get("edge_weight")
+    before = torch.ones(ends.shape[1], dtype=torch.float64) if before is None else before.double().cpu()
+    factors = _factors(ends, changed_edges)
+
+    def encoded(weights: Tensor) -> Tensor:
+        weights = weights.to(parameter.device)
+        return encoder(ends.to(parameter.device), edge_weight=weights, num_nodes=count, q=q)
+
+    old = encoded(before)
     constant = None
     if encoder.config.gnn == "filter" and encoder.config.norm is None:
         norms = torch.ones(count) if q is None else q.norm(dim=0)
         constant = certified_constant(encoder, count, norms)
-    ends = _edges(data)
-    base = read_graph(ends, num_nodes=count, kind=encoder.config.gso, dtype=torch.float64).shift.matrix
+    base = read_graph(ends, before, num_nodes=count, kind=encoder.config.gso).shift.matrix
+    first = Data(edge_index=ends, edge_weight=before, num_nodes=count)
     points = []
     for eps in sizes:
-        weights = torch.ones(ends.shape[1], dtype=torch.float64)
-        for index, (u, v) in enumerate(changed_edges):
-            chosen = ((ends[0] == u) & (ends[1] == v)) | ((ends[0] == v) & (ends[1] == u))
-            weights[chosen] += eps if index % 2 == 0 else -eps
+        weights = before * (1.0 + eps * factors)
         other = Data(edge_index=ends, edge_weight=weights, num_nodes=count)
-        moved = (encoder(other, q=q) - old).norm()
+        moved = (encoded(weights) - old).norm()
         shift = read_graph(ends, weights, num_nodes=count, kind=encoder.config.gso).shift.matrix
         distance = shift_distance(base, shift)
+        if distance < _NO_CHANGE * eps:
+            raise InvalidValueError(
+                "these edges make up whole components, whose normalised operator their weights do not change; name "
+                "edges of a larger component"
+            )
         bound = None if constant is None else constant * distance
         points.append(
             StabilityPoint(
-                eps, distance, float(moved / old.norm()), float(moved), bound, eigenvector_change(data, other)
+                eps, distance, float(moved / old.norm()), float(moved), bound, eigenvector_change(first, other)
             )
         )
     return points
+
+
+def _factors(ends: Tensor, changed_edges: Sequence[tuple[int, int]]) -> Tensor:
+    """The sign of each stored edge's change, 0 for most."""
+    factors = torch.zeros(ends.shape[1], dtype=torch.float64)
+    for index, (u, v) in enumerate(changed_edges):
+        chosen = ((ends[0] == u) & (ends[1] == v)) | ((ends[0] == v) & (ends[1] == u))
+        if not bool(chosen.any()) or bool((factors[chosen] != 0).any()):
+            raise InvalidValueError(f"({u}, {v}) is not an edge of the graph, or is named twice; give distinct edges")
+        factors[chosen] = 1.0 if index % 2 == 0 else -1.0
+    return factors
 
 
 def _edges(data: Data) -> Tensor:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
 import torch
 from jaxtyping import Float
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from scipy.stats import t as student_t
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -61,6 +62,7 @@ def expected_relu_filter(
         One value per node, float64.
 
     Raises:
+        InvalidTypeError: If S is not a sparse CSR matrix.
         InvalidValueError: If there are no taps or S is not symmetric.
 
     Source:
@@ -99,6 +101,7 @@ def second_moment(shift: Tensor, k: int, l: int) -> Float[Tensor, " nodes"]:  # 
         One value per node, float64.
 
     Raises:
+        InvalidTypeError: If S is not a sparse CSR matrix.
         InvalidValueError: If a power is negative or S is not symmetric.
 
     Source:
@@ -127,7 +130,7 @@ def sample_bound(tol: float, delta: float, *, num_values: int = 1) -> int:
         Theorem 4.3's content, in a form derived here: with filters bounded by 1 / F and 1-Lipschitz activations each
         output is a 1-Lipschitz function of a Gaussian vector, hence sub-Gaussian with variance at most 1, whatever N.
     """
-    if tol <= 0 or not 0 < delta < 1 or num_values < 1:
+    if not tol > 0 or not 0 < delta < 1 or num_values < 1:
         raise InvalidValueError(f"tol={tol}, delta={delta}, num_values={num_values}: need tol > 0, 0 < delta < 1, >= 1")
     return math.ceil(2.0 / tol**2 * math.log(2.0 * num_values / delta))
 
@@ -270,7 +273,9 @@ def graph_outputs(
     return torch.cat([stacked.double().sum(1), features.sum(1)], dim=-1).to(stacked.dtype)
 
 
-def _operator(shift: Tensor) -> SparseOperator:
+def _operator(shift: Any) -> SparseOperator:
+    if not isinstance(shift, Tensor) or shift.layout != torch.sparse_csr:
+        raise InvalidTypeError("the shift operator is not a sparse CSR matrix; give what gso() returns")
     counts = shift.crow_indices().diff()
     rows = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
     columns, values = shift.col_indices(), shift.values().double()

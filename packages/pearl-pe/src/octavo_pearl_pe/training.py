@@ -6,8 +6,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,24 @@ from octavo_core.progress import ProgressCallback, no_progress
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
+from octavo_pearl_pe.checks import positive_number, whole_number
+from octavo_pearl_pe.identity import differences, digest_graphs, digest_module
 from octavo_pearl_pe.noise import mix_seed
 from octavo_pearl_pe.norms import recompute_batch_statistics
 
-__all__ = ["LOSSES", "TrainingConfig", "TrainingResult", "collate", "evaluate", "learning_rate_factor", "train"]
+__all__ = [
+    "LOSSES",
+    "RUN_FILES",
+    "TrainingConfig",
+    "TrainingResult",
+    "collate",
+    "evaluate",
+    "learning_rate_factor",
+    "train",
+]
+
+RUN_FILES = ("log.jsonl", "result.json", "encoder.safetensors")
+"""Files of a run, beside its checkpoints."""
 
 LOSSES = ("mae", "mse", "cross_entropy")
 """Losses; the metric is the mean absolute error, the coefficient of determination R^2, or the accuracy."""
@@ -45,24 +59,29 @@ class TrainingConfig:
         seed: Seed of the order of the graphs and of dropout.
 
     Raises:
+        InvalidTypeError: If a value is of another type.
         InvalidValueError: If a value is out of range.
     """
 
     epochs: int = 50
     batch_size: int = 32
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    warmup: float = 0.05
-    clip: float | None = 1.0
+    lr: float | int = 1e-3
+    weight_decay: float | int = 0.0
+    warmup: float | int = 0.05
+    clip: float | int | None = 1.0
     loss: str = "mae"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or self.lr <= 0 or not 0 <= self.warmup < 1:
-            raise InvalidValueError(
-                f"epochs={self.epochs}, batch_size={self.batch_size}, lr={self.lr}, warmup={self.warmup}: need "
-                ">= 1, >= 1, > 0 and [0, 1)"
-            )
+        whole_number("epochs", self.epochs)
+        whole_number("batch_size", self.batch_size)
+        whole_number("seed", self.seed, -(2**63), 2**64)
+        positive_number("lr", self.lr)
+        positive_number("weight_decay", self.weight_decay, zero=True)
+        if self.clip is not None:
+            positive_number("clip", self.clip)
+        if positive_number("warmup", self.warmup, zero=True) >= 1:
+            raise InvalidValueError(f"warmup={self.warmup} is out of range; give a share of the steps below 1")
         if self.loss not in LOSSES:
             raise InvalidValueError(f"unknown loss {self.loss!r}; give one of {', '.join(LOSSES)}")
 
@@ -105,22 +124,25 @@ def train(
     valid: Sequence[Data] | None = None,
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    identity: Mapping[str, Any] | None = None,
     device: str | torch.device = "cpu",
     progress: ProgressCallback = no_progress,
 ) -> TrainingResult:
     """Train a model on graphs with ``y``.
 
     A checkpoint is written after every epoch, and a run that is resumed ends with the same bits on the CPU as one that
-    was not interrupted. With an initialised ``torch.distributed`` group the gradients are averaged by DDP and each
-    process takes its share of every batch.
+    was not interrupted. Only the same run is resumed: graphs, model, encoder and configuration are compared, the number
+    of epochs too, since the learning rate falls over all of them. With an initialised ``torch.distributed`` group the
+    gradients are averaged by DDP and each process takes its share of every batch and draws inputs of its own.
 
     Args:
         model: Maps a batch to predictions, a row per graph (or per node, if ``y`` has one).
         graphs: Training graphs.
         config: How.
         valid: Graphs to evaluate on after each epoch.
-        folder: Where checkpoints and ``log.jsonl`` go; None keeps nothing.
+        folder: Where checkpoints and ``log.jsonl`` go, without those of another run; None keeps nothing.
         resume: Continue from the newest checkpoint in ``folder``.
+        identity: Plain values that a resumed run must share, besides what is compared anyway.
         device: Device.
         progress: Called with the epoch and the share done.
 
@@ -129,13 +151,21 @@ def train(
 
     Raises:
         InvalidValueError: If there are no graphs, a graph has no ``y``, or ``resume`` has no folder.
-        InvalidStateError: If the checkpoint is of another model or configuration.
+        InvalidStateError: If the folder holds a run and ``resume`` is off, if the checkpoint is of another run, or if
+            the loss is no longer finite.
     """
     if not len(graphs) or any(graph.get("y") is None for graph in graphs):
         raise InvalidValueError(f"{len(graphs)} training graphs, all of which need a target y; give at least one")
     if resume and folder is None:
         raise InvalidValueError("resume=True needs folder, where the run to continue keeps its checkpoints")
     target = resolve_device(device)
+    checkpoints = None
+    if folder is not None:
+        checkpoints = CheckpointFolder(Path(ensure_folder(folder)) / "checkpoints")
+        if not resume:
+            _check_unused(Path(folder), checkpoints)
+    known = asdict(config) | {"model": digest_module(model), "training graphs": digest_graphs(graphs)}
+    known |= {"validation graphs": digest_graphs(valid or ())} | dict(identity or {})
     model.to(target)
     parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
     world = torch.distributed.get_world_size() if parallel else 1
@@ -143,8 +173,7 @@ def train(
     runner = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True) if parallel else model
     optimizer = torch.optim.Adam(_groups(model, config.weight_decay), lr=config.lr)
     result = TrainingResult()
-    checkpoints = None if folder is None else CheckpointFolder(Path(ensure_folder(folder)) / "checkpoints")
-    first = _restore(model, optimizer, result, checkpoints, config) if resume and checkpoints else 0
+    first = _restore(model, optimizer, result, checkpoints, known) if resume and checkpoints else 0
     steps = math.ceil(len(graphs) / config.batch_size)
     start = time.process_time()
     for epoch in range(first, config.epochs):
@@ -178,7 +207,7 @@ def train(
         result.history.append(entry)
         if checkpoints is not None and folder is not None and rank == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": result.history}
-            checkpoints.save(epoch + 1, state | {"config": _identity(config)})
+            checkpoints.save(epoch + 1, state | {"identity": known})
             log = "".join(json.dumps(line) + "\n" for line in result.history)
             atomic_write(Path(folder) / "log.jsonl", log)
     if not valid:
@@ -268,8 +297,12 @@ def _refresh(model: nn.Module, graphs: Sequence[Data], config: TrainingConfig, d
     return recompute_batch_statistics(model, batches, model)
 
 
-def _identity(config: TrainingConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in ("epochs", "batch_size", "lr", "warmup", "loss", "seed")}
+def _check_unused(folder: Path, checkpoints: CheckpointFolder) -> None:
+    if checkpoints.steps() or any((folder / name).exists() for name in RUN_FILES):
+        raise InvalidStateError(
+            f"the folder {str(folder)!r} holds a run already; continue it with --resume (resume=True), or name another "
+            "folder"
+        )
 
 
 def _restore(
@@ -277,16 +310,15 @@ def _restore(
     optimizer: torch.optim.Optimizer,
     result: TrainingResult,
     checkpoints: CheckpointFolder,
-    config: TrainingConfig,
+    known: dict[str, Any],
 ) -> int:
     found = checkpoints.latest()
     if found is None:
         return 0
     epoch, state = found
-    if state.get("config") != _identity(config):
+    if found := differences(state.get("identity", {}), known):
         raise InvalidStateError(
-            f"the checkpoint was trained with {state.get('config')}, now asked for is {_identity(config)}; use the "
-            "same, or another folder"
+            f"the checkpoint is of another run: {'; '.join(found)}; ask for the same, or name another folder"
         )
     try:
         model.load_state_dict(state["model"])

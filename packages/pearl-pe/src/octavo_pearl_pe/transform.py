@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
+from typing import Any
 
 import torch
+from octavo_core.errors import InvalidTypeError
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
 from octavo_pearl_pe.encoder import PEARL
+from octavo_pearl_pe.identity import plain
+from octavo_pearl_pe.inject import PE_ATTRIBUTE
 
 __all__ = ["PEARLTransform"]
 
@@ -18,16 +24,23 @@ __all__ = ["PEARLTransform"]
 class PEARLTransform(BaseTransform):
     """Adds the encoding of a frozen encoder to ``data`` (functional name ``add_pearl_pe``).
 
-    Its representation names the weights, so that a data set processed with other weights is noticed by PyG.
+    Its representation names the weights and the configuration, so that a data set processed with others is noticed by
+    PyG.
 
     Args:
         encoder: The encoder; a copy in evaluation mode is kept. An untrained one is a random structural encoding.
-        attr_name: Attribute to store it in; None to append it to ``x``.
+        attr_name: Attribute to store it in, by default the one that ``PEARLGIN`` and ``PEARLGPS`` read instead of
+            encoding; None to append it to ``x``.
+
+    Raises:
+        InvalidTypeError: If ``encoder`` is not a PEARL.
     """
 
-    def __init__(self, encoder: PEARL, attr_name: str | None = "pearl_pe") -> None:
-        import copy
-
+    def __init__(self, encoder: PEARL | Any, attr_name: str | None = PE_ATTRIBUTE) -> None:
+        if not isinstance(encoder, PEARL):
+            raise InvalidTypeError(
+                f"encoder is a {type(encoder).__name__}; give a PEARL (PyG has transforms of the other encodings)"
+            )
         self.encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
         self.attr_name = attr_name
 
@@ -52,9 +65,13 @@ class PEARLTransform(BaseTransform):
         return data
 
     def __repr__(self) -> str:
-        """Name the width, the variant and the weights."""
-        digest = hashlib.sha256()
-        for name, value in self.encoder.state_dict().items():
-            digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+        """Name the width, the variant, and a digest of the weights and the configuration."""
         config = self.encoder.config
-        return f"PEARLTransform({config.out_channels}, {config.variant!r}, weights={digest.hexdigest()[:12]})"
+        fields = {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        digest = hashlib.sha256(repr(fields).encode())
+        for name, value in self.encoder.state_dict().items():
+            # The raw bytes: NumPy has no bfloat16.
+            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            digest.update(f"{name} {value.dtype}".encode() + content.numpy().tobytes())
+        name = f"{config.out_channels}, {config.variant!r}, attr_name={self.attr_name!r}"
+        return f"PEARLTransform({name}, digest={digest.hexdigest()[:12]})"

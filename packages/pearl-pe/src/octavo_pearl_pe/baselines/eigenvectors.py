@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from scipy.sparse.linalg import ArpackError, eigsh
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from octavo_pearl_pe.checks import whole_number
 from octavo_pearl_pe.graph import GraphStructure, read_data
-from octavo_pearl_pe.noise import mix_seed
+from octavo_pearl_pe.noise import training_generator
 
 __all__ = ["LapPE", "Spectrum", "spectrum"]
 
@@ -118,15 +120,21 @@ class LapPE(nn.Module):
         count: k, at least 1.
         with_values: Append the k eigenvalues to every node.
         seed: Seed of the signs.
+
+    Raises:
+        InvalidValueError: If ``count`` is below 1.
     """
 
     draws: Tensor
+    like: Tensor
 
-    def __init__(self, count: int, *, with_values: bool = False, seed: int = 0) -> None:
+    def __init__(self, count: int | Any, *, with_values: bool = False, seed: int = 0) -> None:
         super().__init__()
-        self.count, self.with_values, self.seed = count, with_values, seed
+        self.count, self.with_values, self.seed = whole_number("count", count), with_values, seed
         self.out_channels = count * (2 if with_values else 1)
         self.register_buffer("draws", torch.tensor(0))
+        # Without weights, this is what follows .double() and .to().
+        self.register_buffer("like", torch.empty(0), persistent=False)
 
     def forward(self, data: Data) -> Float[Tensor, "nodes channels"]:
         """Encode a graph or a batch.
@@ -135,14 +143,15 @@ class LapPE(nn.Module):
             data: The graph.
 
         Returns:
-            The eigenvectors.
+            The eigenvectors, in the dtype of the module.
         """
-        graph = read_data(data)
+        graph = read_data(data, dtype=torch.float64)
         found = spectrum(graph, self.count, skip=1)
         vectors = found.vectors
         if self.training:
-            generator = torch.Generator().manual_seed(mix_seed(self.seed, int(self.draws)))
+            generator = training_generator(self.seed, int(self.draws), torch.device("cpu"))
             self.draws += 1
             signs = torch.randint(2, found.values.shape, generator=generator) * 2.0 - 1.0
             vectors = vectors * signs.to(vectors)[graph.batch]
-        return torch.cat([vectors, found.values[graph.batch]], dim=1) if self.with_values else vectors
+        pe = torch.cat([vectors, found.values[graph.batch]], dim=1) if self.with_values else vectors
+        return graph.restored(pe.to(self.like.dtype))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from octavo_core.errors import InvalidValueError
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from octavo_pearl_pe.baselines.eigenvectors import spectrum
+from octavo_pearl_pe.checks import whole_number
 from octavo_pearl_pe.graph import read_data
-from octavo_pearl_pe.noise import draw_signals, mix_seed
+from octavo_pearl_pe.noise import check_noise, draw_signals, training_generator
 from octavo_pearl_pe.sparse import apply_operator
 from octavo_pearl_pe.walks import closed_walks
 
@@ -24,11 +25,18 @@ class NoPE(nn.Module):
 
     Args:
         out_channels: d.
+
+    Raises:
+        InvalidValueError: If ``out_channels`` is below 1.
     """
 
-    def __init__(self, out_channels: int = 1) -> None:
+    like: Tensor
+
+    def __init__(self, out_channels: int | Any = 1) -> None:
         super().__init__()
-        self.out_channels = out_channels
+        self.out_channels = whole_number("out_channels", out_channels)
+        # Without weights, this is what follows .double() and .to().
+        self.register_buffer("like", torch.empty(0), persistent=False)
 
     def forward(self, data: Data) -> Float[Tensor, "nodes channels"]:
         """Return ones.
@@ -37,10 +45,10 @@ class NoPE(nn.Module):
             data: The graph.
 
         Returns:
-            Ones.
+            Ones, in the dtype of the module.
         """
-        graph = read_data(data, kind="rw")
-        return graph.weights.new_ones(graph.num_nodes, self.out_channels)
+        graph = read_data(data, kind="rw", dtype=torch.float64)
+        return graph.weights.new_ones(graph.num_nodes, self.out_channels, dtype=self.like.dtype)
 
 
 class RandomNodeInit(nn.Module):
@@ -50,14 +58,20 @@ class RandomNodeInit(nn.Module):
         out_channels: d.
         noise: A name in ``octavo_pearl_pe.noise.NOISES``.
         seed: Seed.
+
+    Raises:
+        InvalidValueError: If ``out_channels`` is below 1 or the noise is unknown.
     """
 
     draws: Tensor
+    like: Tensor
 
-    def __init__(self, out_channels: int, *, noise: str = "normal", seed: int = 0) -> None:
+    def __init__(self, out_channels: int | Any, *, noise: str = "normal", seed: int = 0) -> None:
         super().__init__()
-        self.out_channels, self.noise, self.seed = out_channels, noise, seed
+        check_noise(noise, 1, False)
+        self.out_channels, self.noise, self.seed = whole_number("out_channels", out_channels), noise, seed
         self.register_buffer("draws", torch.tensor(0))
+        self.register_buffer("like", torch.empty(0), persistent=False)
 
     def forward(self, data: Data) -> Float[Tensor, "nodes channels"]:
         """Draw features.
@@ -66,18 +80,22 @@ class RandomNodeInit(nn.Module):
             data: The graph.
 
         Returns:
-            Random features.
+            Random features, in the dtype of the module.
         """
-        graph = read_data(data, kind="rw")
+        graph = read_data(data, kind="rw", dtype=torch.float64)
         generator = None
         if self.training:
-            generator = torch.Generator(graph.batch.device).manual_seed(mix_seed(self.seed, int(self.draws)))
+            generator = training_generator(self.seed, int(self.draws), graph.batch.device)
             self.draws += 1
-        return draw_signals(self.noise, graph, self.out_channels, generator=generator, seed=self.seed)
+        drawn = draw_signals(self.noise, graph, self.out_channels, generator=generator, seed=self.seed)
+        return graph.restored(drawn.to(self.like.dtype))
 
 
 class RWSE(nn.Module):
     """Return probabilities of random walks of 1 to k steps, ``diag((D^-1 A)^j)``, exactly.
+
+    Edge weights count as transition weights; PyG's ``AddRandomWalkPE`` normalises weighted graphs otherwise, so the two
+    agree on unweighted graphs only.
 
     Args:
         steps: k, at least 1.
@@ -86,11 +104,12 @@ class RWSE(nn.Module):
         InvalidValueError: If ``steps`` is below 1.
     """
 
-    def __init__(self, steps: int) -> None:
+    like: Tensor
+
+    def __init__(self, steps: int | Any) -> None:
         super().__init__()
-        if steps < 1:
-            raise InvalidValueError(f"steps={steps} is out of range; give 1 or more")
-        self.out_channels = self.steps = steps
+        self.out_channels = self.steps = whole_number("steps", steps)
+        self.register_buffer("like", torch.empty(0), persistent=False)
 
     def forward(self, data: Data) -> Float[Tensor, "nodes steps"]:
         """Compute the probabilities.
@@ -99,11 +118,11 @@ class RWSE(nn.Module):
             data: The graph.
 
         Returns:
-            Column j - 1 for j steps.
+            Column j - 1 for j steps, in the dtype of the module.
         """
         graph = read_data(data, kind="sym_adj", dtype=torch.float64)
         # D^-1 A and D^-1/2 A D^-1/2 are similar by a diagonal matrix, so the diagonals of their powers agree.
-        return closed_walks(graph.shift, self.steps)[:, 1:].float()
+        return graph.restored(closed_walks(graph.shift, self.steps)[:, 1:].to(self.like.dtype))
 
 
 class PEG(nn.Module):
@@ -116,13 +135,14 @@ class PEG(nn.Module):
         layers: Rounds of message passing, at least 1.
 
     Raises:
-        InvalidValueError: If there is no layer.
+        InvalidValueError: If a number is below 1.
     """
 
-    def __init__(self, out_channels: int, *, count: int = 8, hidden: int = 32, layers: int = 2) -> None:
+    def __init__(self, out_channels: int | Any, *, count: int = 8, hidden: int = 32, layers: int = 2) -> None:
         super().__init__()
-        if layers < 1:
-            raise InvalidValueError(f"layers={layers} is out of range; give 1 or more")
+        given = {"out_channels": out_channels, "count": count, "hidden": hidden, "layers": layers}
+        for name, value in given.items():
+            whole_number(name, value)
         self.out_channels, self.count = out_channels, count
         widths = [1, *[hidden] * (layers - 1), out_channels]
         self.weights = nn.ModuleList(
@@ -149,4 +169,4 @@ class PEG(nn.Module):
             total = torch.zeros_like(x).index_add_(0, graph.rows, message)
             x = linear(torch.cat([x, total], dim=1))
             x = x.relu() if index < len(self.linears) - 1 else x
-        return x
+        return graph.restored(x)

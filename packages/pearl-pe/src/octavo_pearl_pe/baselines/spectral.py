@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from octavo_pearl_pe.baselines.eigenvectors import Spectrum, spectrum
+from octavo_pearl_pe.checks import whole_number
 from octavo_pearl_pe.gnn import ACTIVATIONS, SampleContext, SampleGIN
 from octavo_pearl_pe.graph import GraphStructure, read_data
 
@@ -30,11 +32,14 @@ class SignNet(nn.Module):
         layers: Layers of phi.
         norm: ``"layer"``, ``"batch"`` (as released) or None.
         phi_channels: Output width of phi.
+
+    Raises:
+        InvalidValueError: If a number is below 1 or a name is unknown.
     """
 
     def __init__(
         self,
-        out_channels: int,
+        out_channels: int | Any,
         *,
         count: int | None = 8,
         largest: bool = False,
@@ -44,6 +49,7 @@ class SignNet(nn.Module):
         phi_channels: int = 4,
     ) -> None:
         super().__init__()
+        _check_counts(out_channels=out_channels, count=count, hidden=hidden, layers=layers, phi_channels=phi_channels)
         self.out_channels, self.count, self.largest = out_channels, count, largest
         self.phi = SampleGIN(1, hidden, phi_channels, layers=layers, norm=norm, residual=True)
         width = phi_channels * (count or 1)
@@ -65,7 +71,7 @@ class SignNet(nn.Module):
         signed = self.phi(torch.cat([found.vectors, -found.vectors], dim=1)[..., None], context)
         plus, minus = signed.chunk(2, dim=1)
         features = torch.where(mask[..., None], plus + minus, 0.0)
-        return self.rho(features.sum(1) if self.count is None else features.flatten(1))
+        return graph.restored(self.rho(features.sum(1) if self.count is None else features.flatten(1)))
 
 
 class BasisNet(nn.Module):
@@ -80,11 +86,14 @@ class BasisNet(nn.Module):
         max_multiplicity: Multiplicities from here on share a network.
         hidden: Width of the MLPs.
         tolerance: Eigenvalues closer than this belong to one space.
+
+    Raises:
+        InvalidValueError: If a number is below 1 or a name is unknown.
     """
 
     def __init__(
         self,
-        out_channels: int,
+        out_channels: int | Any,
         *,
         count: int = 8,
         max_multiplicity: int = 4,
@@ -92,6 +101,7 @@ class BasisNet(nn.Module):
         tolerance: float = 1e-5,
     ) -> None:
         super().__init__()
+        _check_counts(out_channels=out_channels, count=count, hidden=hidden, max_multiplicity=max_multiplicity)
         self.out_channels, self.count, self.tolerance = out_channels, count, tolerance
         self.phis = nn.ModuleList(
             nn.Sequential(nn.Linear(5, hidden), nn.ReLU(), nn.Linear(hidden, 4)) for _ in range(max_multiplicity)
@@ -129,7 +139,7 @@ class BasisNet(nn.Module):
         choice = trace.clamp(1, len(self.phis)).long() - 1
         outputs = torch.stack([phi(maps) for phi in self.phis], dim=-1)
         features = outputs.gather(-1, choice[..., None, None].expand(*outputs.shape[:-1], 1))[..., 0]
-        return self.rho(torch.where(trace[..., None] > 0, features, 0.0).flatten(1))
+        return graph.restored(self.rho(torch.where(trace[..., None] > 0, features, 0.0).flatten(1)))
 
 
 class SPE(nn.Module):
@@ -148,11 +158,14 @@ class SPE(nn.Module):
         act: Activation.
         phi: Function of eigenvalues ``[G, k]`` that returns ``[G, k, m]``; an element-wise MLP by default.
         max_nodes: Largest graph taken: memory is N^2 m.
+
+    Raises:
+        InvalidValueError: If a number is below 1 or a name is unknown.
     """
 
     def __init__(
         self,
-        out_channels: int,
+        out_channels: int | Any,
         *,
         count: int | None = None,
         filters: int = 8,
@@ -164,6 +177,9 @@ class SPE(nn.Module):
         max_nodes: int = 2000,
     ) -> None:
         super().__init__()
+        _check_counts(out_channels=out_channels, count=count, filters=filters, hidden=hidden, layers=layers)
+        if act not in ACTIVATIONS:
+            raise InvalidValueError(f"unknown activation {act!r}; give one of {', '.join(ACTIVATIONS)}")
         self.out_channels, self.count, self.max_nodes = out_channels, count, max_nodes
         self.phi = _ElementWise(filters, hidden) if phi is None else phi
         self.lift = nn.Linear(filters, hidden)
@@ -192,7 +208,7 @@ class SPE(nn.Module):
         signals = self._signals(graph, found, longest)
         mask = torch.arange(longest, device=graph.batch.device) < graph.sizes[graph.batch][:, None]
         outputs = self.body(self.act(self.lift(signals)), _context(graph, mask))
-        return torch.where(mask[..., None], outputs, 0.0).sum(1)
+        return graph.restored(torch.where(mask[..., None], outputs, 0.0).sum(1))
 
     def _signals(self, graph: GraphStructure, found: Spectrum, longest: int) -> Float[Tensor, "nodes longest filters"]:
         """Entry (v, i, j): ``(V diag(phi_j) V^T)_vi``, i counted within v's graph."""
@@ -213,6 +229,12 @@ class _ElementWise(nn.Module):
 
     def forward(self, values: Float[Tensor, "graphs pairs"]) -> Float[Tensor, "graphs pairs filters"]:
         return self.mlp(values[..., None])
+
+
+def _check_counts(**given: Any) -> None:
+    for name, value in given.items():
+        if not (name == "count" and value is None):
+            whole_number(name, value)
 
 
 def _read(data: Data, module: nn.Module) -> GraphStructure:
