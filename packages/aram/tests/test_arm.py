@@ -218,7 +218,7 @@ def test_rare_acceptance_falls_back_within_the_cap() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"max_tries": 0}, "at least 1"), ({"batch": 0}, "at least 1"), ({"fallback": "clip"}, "not known")],
+    [({"max_tries": 0}, ">= 1"), ({"batch": 0}, ">= 1"), ({"fallback": "clip"}, "not known")],
 )
 def test_bad_options_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -268,3 +268,19 @@ def test_a_union_is_sampled_in_all_its_parts() -> None:
     action, info = arm_sample(uniform(2), torch.zeros(2000, 1), union, max_tries=500)
     assert info.accepted.all()
     assert 0.45 < float((action[:, 0] > 0).double().mean()) < 0.55
+
+
+@pytest.mark.parametrize("arguments", [{"max_tries": 1.5}, {"max_tries": np.nan}, {"max_tries": "a"}, {"batch": 0.5}])
+def test_counts_are_whole(arguments: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
+        arm_sample(lambda obs, n: np.zeros((len(obs), n, 2)), np.zeros(3), L2Ball(0.05, action_dim=2), **arguments)
+
+
+def test_names_are_refused_and_lists_accepted() -> None:
+    def draw(obs: Any, n: int) -> np.ndarray:
+        return np.zeros((len(obs), n, 2))
+
+    with pytest.raises(TypeError, match="make_constraint"):
+        arm_sample(draw, np.zeros(3), "Re+L2")
+    action, _ = arm_sample(draw, [0.0, 0.0, 0.0], L2Ball(0.05, action_dim=2))
+    assert action.tolist() == [0.0, 0.0]

@@ -128,6 +128,10 @@ def test_bad_input_is_refused() -> None:
         BikeSharingEnv(distances=[[0.0, 1.0]])
     with pytest.raises(InvalidValueError, match="non-negative"):
         BikeSharingEnv(distances=[[0.0, -1.0], [1.0, 0.0]])
+    with pytest.raises(InvalidValueError, match="not symmetric: 1 from zone 0 to 1 and 2 back"):
+        BikeSharingEnv(distances=[[0.0, 1.0], [2.0, 0.0]])
+    with pytest.raises(InvalidTypeError, match="distances is no table"):
+        BikeSharingEnv(distances=[[0.0, 1.0], [2.0]])
     with pytest.raises(InvalidValueError, match="between min_bikes"):
         BikeSharingEnv(3, bikes_per_zone=50)
     with pytest.raises(InvalidValueError, match="horizon=0"):

@@ -65,6 +65,9 @@ def test_train_resume_eval_compare(run, tmp_path):
         (["train", *TINY, "--set", "penalty=-1"], "penalty"),
         (["train", *TINY, "--set", "preference=[0.4, 0.4]"], "simplex"),
         (["train", *TINY, "--set", "no_such=1"], "no_such"),
+        (["train", *TINY, "--set", "preference_schedule=5"], "preference_schedule"),
+        (["train", *TINY, "--set", "seed=3", "--seed", "4"], "--seed and --set seed"),
+        (["train", *TINY, "--set", "penalty=3", "--set", "penalty=4"], "twice"),
         (["train", *TINY, "--steps", "0"], "steps"),
         (["train", *TINY, "--resume"], "--out"),
         (["eval", "nowhere"], "nowhere"),
@@ -163,3 +166,53 @@ def test_methods_are_listed(run):
     status, out, _ = run("train", "--list")
     assert status == 0
     assert "spre+" in out
+
+
+def test_numbers_with_an_exponent_are_numbers(run):
+    status, _, err = run("train", *TINY, "--set", "learning_rate=-3e-4")
+    assert status == 2, err
+    assert "learning_rate=-0.0003 is out of range" in err
+
+
+def test_a_table_in_another_encoding_is_told(run, tmp_path):
+    (tmp_path / "a.csv").write_bytes("a0,a1\n0.1,0.1\n# caf\u00e9".encode("latin-1"))
+    status, _, err = run("constraints", "check", tmp_path / "a.csv", "--constraint", "Re+L2")
+    assert status == 2
+    assert "UTF-8" in err
+
+
+FAULTS = {
+    "syntax": ("import numpy as np\ndef make(:\n", 2),
+    "import": ("import numpy as np\n\nvalue = 1 / 0\n", 3),
+    "call": ("def make():\n    x = 1\n    raise RuntimeError('mine fails')\n", 3),
+    "answer": (
+        "from octavo_aram.constraints import Oracle\n"
+        "def inside(obs, act):\n"
+        "    return act[:, 9] > 0\n"
+        "def make():\n"
+        "    return Oracle(inside, action_dim=2)\n",
+        3,
+    ),
+    "subclass": (
+        "from octavo_aram.constraints import Constraint\n"
+        "class make(Constraint):\n"
+        "    action_dim = 2\n"
+        "    def _excess(self, obs, act):\n"
+        "        raise KeyError('radius')\n",
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_errors_of_the_users_constraint_are_the_users(run, tmp_path, fault):
+    code, line = FAULTS[fault]
+    (tmp_path / "users_fault.py").write_text(code)
+    (tmp_path / "a.csv").write_text("a0,a1\n0.1,0.1\n")
+    status, out, err = run(
+        "constraints", "check", tmp_path / "a.csv", "--constraint", f"{tmp_path / 'users_fault.py'}:make"
+    )
+    assert status == 2
+    assert not out
+    assert "Traceback" not in err
+    assert f"users_fault.py', line {line}" in err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 from octavo_aram.config import ARAMConfig, check_preference, config_from_json, config_to_json
@@ -27,6 +29,11 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
         ({"temperature": "high"}, "temperature"),
         ({"reward_scale": 0.0}, "reward_scale"),
         ({"no_such": 1}, "no_such"),
+        ({"seed": 2**70}, "seed.* at most"),
+        ({"buffer_capacity": 10**18}, "buffer_capacity.* at most"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"batch_size": 200, "buffer_capacity": 100}, "no update would ever"),
+        ({"penalti": 1}, "did you mean 'penalty'"),
     ],
 )
 def test_values_out_of_range_are_refused(changes, match):
@@ -34,7 +41,9 @@ def test_values_out_of_range_are_refused(changes, match):
         config_from_json(changes)
 
 
-@pytest.mark.parametrize("changes", [{"batch_size": 1.5}, {"penalty": "much"}, {"penalty": True}, {"seed": True}])
+@pytest.mark.parametrize(
+    "changes", [{"batch_size": 1.5}, {"penalty": "much"}, {"penalty": True}, {"seed": True}, {"preference_schedule": 5}]
+)
 def test_wrong_types_are_refused(changes):
     with pytest.raises(InvalidTypeError, match=next(iter(changes))):
         config_from_json(changes)
@@ -60,3 +69,16 @@ def test_the_papers_values():
 
 def test_preferences_are_returned_as_floats():
     assert check_preference([1, 0]) == (1.0, 0.0)
+
+
+def test_unknown_settings_are_told_with_the_known_ones():
+    with pytest.raises(InvalidValueError, match=r"no setting foo; known are .*penalty"):
+        ARAMConfig(foo=1)
+    with pytest.raises(InvalidTypeError, match="by name"):
+        config_from_json(3)
+
+
+def test_settings_are_copied():
+    config = ARAMConfig(penalty=2)
+    assert copy.deepcopy(config) == config
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301

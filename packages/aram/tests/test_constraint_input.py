@@ -19,6 +19,7 @@ from octavo_aram.constraints import (
     SumEquality,
     Union,
 )
+from octavo_aram.registry import make_constraint
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,22 @@ from octavo_aram.constraints import (
         (lambda: Union([L2Ball(1, action_dim=2), L2Ball(1, action_dim=3)]), "agree"),
         (lambda: Intersection([3]), "takes constraints"),
         (lambda: Oracle(3, action_dim=2), "function"),
+        (lambda: Oracle(lambda obs, act: act[:, 0] > 0, action_dim=2, needs_obs=True, min_obs_dim="a"), "min_obs_dim"),
+        (lambda: L2Ball("a", action_dim=2), "radius2='a' is no number"),
+        (lambda: L2Ball(None, action_dim=2), "radius2=None is no number"),
+        (lambda: L2Ball(0.1, ["a", "b"]), "center is no vector"),
+        (lambda: L2Ball(0.1, [1j, 0.0]), "center is no vector"),
+        (lambda: Ellipsoid([[1.0, 0.0], [1.0]], 1.0), "matrix is no array"),
+        (lambda: Ellipsoid([1.0], "a"), "bound='a' is no number"),
+        (lambda: Orthoplex([0, True], 1.0), "indices"),
+        (lambda: Orthoplex([[0], [1, 2]], 1.0), "indices"),
+        (lambda: Orthoplex([0], "a"), "limit='a'"),
+        (lambda: SumEquality("a", action_dim=3), "total='a'"),
+        (lambda: IntegerAllocation(2.5, 0, 4, action_dim=3), "total=2.5 is no whole number"),
+        (lambda: IntegerAllocation(2, 0.5, 4, action_dim=3), "lower=0.5 is no whole number"),
+        (lambda: Union(L2Ball(1, action_dim=2)), "a list of constraints"),
+        (lambda: Intersection(3), "a list of constraints"),
+        (lambda: make_constraint(None), "names no constraint"),
     ],
 )
 def test_definitions_that_cannot_be_met_are_refused(build: Any, message: str) -> None:
@@ -163,3 +180,73 @@ def test_a_subclass_needs_two_functions() -> None:
     assert corner.project(None, np.array([0.0, 2.0])).tolist() == [0.5, 1.0]
     assert corner.violation(None, np.array([0.0, 2.0])) == 1.5
     assert corner.volume_fraction().value == pytest.approx(1 / 16, abs=0.002)
+
+
+@pytest.mark.parametrize("tol", [float("nan"), float("inf"), -1e-6, "a", None, True])
+def test_tolerances_are_finite_and_not_negative(tol: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="tol="):
+        L2Ball(0.1, action_dim=2).contains(None, np.zeros(2), tol=tol)
+
+
+def test_lists_are_read_as_arrays() -> None:
+    constraint: Any = Orthoplex([0, 1], 1.0)
+    assert constraint.contains([1.0, 2.0], [0.2, 0.1]) is True
+    assert constraint.contains([1.0, 2.0], [[0.2, 0.1], [1, 1]]).tolist() == [True, False]
+    assert constraint.project([3.0, 4.0], [1, 1]).shape == (2,)
+    assert constraint.interior([3.0, 4.0]).tolist() == [0.0, 0.0]
+    assert constraint.interior([[3.0, 4.0]] * 3).shape == (3, 2)
+    for bad in ([[0.1, 0.2], [0.3]], ["a", "b"], None):
+        with pytest.raises((ValueError, TypeError), match="action"):
+            constraint.contains([1.0, 2.0], bad)
+    with pytest.raises(TypeError, match="real"):
+        constraint.contains([1.0, 2.0], torch.zeros(2, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda act: 0.5 - act[:, 0], r"_excess returned shape \(3,\)"),
+        (lambda act: act.sum() - 0.5, r"_excess returned shape \(\)"),
+        (lambda act: act[:1] - 0.5, r"_excess returned shape \(1, 2\)"),
+        (lambda act: act.numpy() - 0.5, "float64; return a torch tensor"),
+        (lambda act: act > 0.5, "bool; return a torch tensor"),
+        (lambda act: None, "NoneType; return a torch tensor"),
+    ],
+)
+def test_results_of_a_subclass_are_checked(answer: Any, message: str) -> None:
+    class Mine(Constraint):
+        action_dim = 2
+
+        def _excess(self, obs: Any, act: Any) -> Any:
+            return answer(act)
+
+    actions = np.array([[0.1, 0.1], [0.9, 0.9], [0.1, 0.9]])
+    for constraint in (Mine(), Union([Mine(), L2Ball(0.1, action_dim=2)]), Intersection([Mine(), Mine()])):
+        with pytest.raises((ValueError, TypeError), match=message):
+            constraint.contains(None, actions)
+        with pytest.raises((ValueError, TypeError), match=message):
+            constraint.violation(None, actions)
+
+
+def test_projections_of_a_subclass_are_checked() -> None:
+    class Mine(Constraint):
+        action_dim = 2
+
+        def _excess(self, obs: Any, act: Any) -> Any:
+            return act - 0.5
+
+        def _project(self, obs: Any, act: Any) -> Any:
+            return act[:, :1].clamp(max=0.5)
+
+    with pytest.raises(ValueError, match=r"_project returned shape \(1, 1\)"):
+        Mine().project(None, np.ones(2))
+    with pytest.raises(ValueError, match=r"_project returned shape \(1, 1\)"):
+        Mine().interior()
+
+
+def test_errors_within_the_users_functions_name_their_place() -> None:
+    def broken(obs: np.ndarray) -> np.ndarray:
+        return obs[:, 99]
+
+    with pytest.raises(RuntimeError, match=r"'broken' of observations failed in '.*test_constraint_input.py', line"):
+        Ellipsoid(broken, 1.0, action_dim=2).contains(np.zeros(2), np.zeros(2))

@@ -314,3 +314,24 @@ def test_acceptance_too_rare_falls_back_and_does_not_stall():
         agent.learn(260)
     assert agent.counters.training.fallbacks > 0
     assert agent.counters.violations == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"preference": (1.0, 0.0)}, "weight 0"),
+        ({"preference": "dirichlet"}, r"reward weighs 0\.2\d\d or more\); shift"),
+        ({"preference_schedule": ((0, (0.0, 1.0)), (1000, (1.0, 0.0)))}, "weight 0"),
+    ],
+)
+def test_every_way_of_weighing_is_checked_for_equivalence(changes, match):
+    with pytest.warns(EquivalenceWarning, match=match) as told:
+        ARAM(Target(shift=-5.0), BALL, SMALL.replace(**changes, reward_scale=1.0, reward_offset=1.0)).learn(60)
+    assert len([entry for entry in told if entry.category is EquivalenceWarning]) == 1
+
+
+def test_an_environment_that_is_wrapped_already_is_refused():
+    from octavo_aram.wrappers import AutoMDPWrapper
+
+    with pytest.raises(InvalidTypeError, match="AutoMDPWrapper"):
+        ARAM(AutoMDPWrapper(Target(), BALL), BALL, SMALL)

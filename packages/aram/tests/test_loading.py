@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,11 @@ def test_weights_from_the_observation_in_a_linear_constraint() -> None:
         ("{type: !!python/object/apply:os.system ['echo']}", "not readable YAML"),
         ("a: &x [1]\nb: *x", "aliases"),
         ("type: [", "not readable YAML"),
+        ("{type: l2_ball, radius2: 0.1, radius2: 0.2, action_dim: 2}", "'radius2' stands twice .* line 1"),
+        ("{type: orthoplex, weights_from_obs: [true, 1], limit: 1}", "no numbers"),
+        ("{type: l2_ball, radius2: true, action_dim: 2}", "no numbers"),
+        ("{type: l2_ball, radius2: 1, action_dim: 1000000000}", "100000"),
+        ("{type: integer, total: 2, lower: 0, upper: 4, action_dim: 1000000000}", "100000"),
     ],
 )
 def test_bad_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -132,3 +139,62 @@ def test_names_are_accepted_too() -> None:
     assert isinstance(constraint_from_mapping({"type": "orthoplex", "weights": [1, 2], "limit": 1}), Orthoplex)
     both = constraint_from_mapping({"type": "intersection", "parts": [{"type": "named", "id": "Re+L2"}] * 2})
     assert isinstance(both, Intersection)
+
+
+def test_intersections_of_many_unions_are_refused_at_once() -> None:
+    union = {"type": "union", "parts": [{"type": "l2_ball", "radius2": 1, "action_dim": 2}] * 4}
+    with pytest.raises(ValueError, match="1,048,576 alternatives"):
+        constraint_from_mapping({"type": "intersection", "parts": [union] * 10})
+
+
+DATACLASS = (
+    "from __future__ import annotations\n"
+    "from dataclasses import dataclass\n"
+    "from octavo_aram.constraints import L2Ball\n"
+    "@dataclass\nclass Opt:\n    r: float = {radius}\n"
+    "class Mine(L2Ball):\n    def __init__(self):\n        super().__init__(Opt().r, action_dim=2)\n"
+)
+
+
+def test_files_with_a_dataclass_and_files_that_change(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    prints = []
+    for radius in (0.05, 0.25):
+        file.write_text(DATACLASS.format(radius=radius))
+        made: Any = load_constraint(f"{file}:Mine")
+        assert made.radius2 == radius
+        assert type(made) is type(load_constraint(f"{file}:Mine"))
+        prints.append(made.fingerprint())
+    assert prints[0] != prints[1]
+    other = tmp_path / "other" / "mine.py"
+    other.parent.mkdir()
+    other.write_text(DATACLASS.format(radius=0.25))
+    assert load_constraint(f"{other}:Mine").fingerprint() == prints[1]
+
+
+def test_modules_are_sought_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_here_aram.py").write_text(DATACLASS.format(radius=0.5))
+    (tmp_path / "needs_more_aram.py").write_text("import no_such_library_aram\n")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert load_constraint("found_here_aram:Mine").action_dim == 2
+    assert sys.path == before
+    with pytest.raises(ValueError, match=r"PYTHONPATH.*file\.py"):
+        load_constraint("not_here_aram:Mine")
+    with pytest.raises(RuntimeError, match=r"needs_more_aram.py', line 1: ModuleNotFoundError"):
+        load_constraint("needs_more_aram:Mine")
+
+
+def test_constraints_of_a_file_go_to_other_processes(tmp_path: Path) -> None:
+    cloudpickle: Any = pytest.importorskip("cloudpickle", "2.0")
+    file = tmp_path / "mine.py"
+    file.write_text(DATACLASS.format(radius=0.25))
+    made = load_constraint(f"{file}:Mine")
+    (tmp_path / "constraint.bin").write_bytes(cloudpickle.dumps(made))
+    code = (
+        "import sys, cloudpickle; made = cloudpickle.load(open(sys.argv[1], 'rb')); "
+        "print(made.radius2, made.fingerprint())"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "constraint.bin")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["0.25", made.fingerprint()], done.stderr

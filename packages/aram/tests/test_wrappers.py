@@ -391,3 +391,60 @@ def test_range_maps_both_ways() -> None:
     plane = SumEquality(0.3, action_dim=2)
     _, seen = mapped.settle(plane, None, plane.project(None, act[0]), 1e-6)
     assert plane.contains(None, seen)
+
+
+READS = Orthoplex([2, 3], 1.0)
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_layers_that_change_observations_are_refused_or_told(wrap: Any) -> None:
+    from gymnasium.wrappers import DelayObservation, FlattenObservation, FrameStackObservation, TransformObservation
+
+    for stacked in (FlattenObservation(FrameStackObservation(Cart(), 2)), DelayObservation(Cart(), 1)):
+        with pytest.raises(ValueError, match="earlier one"):
+            wrap(stacked, READS)
+        wrap(stacked, DISC)
+    doubled = TransformObservation(Cart(), lambda obs: 2 * obs, None)
+    with pytest.warns(UserWarning, match="TransformObservation may change"):
+        wrap(doubled, READS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrap(doubled, READS, constraint_obs=lambda obs: obs / 2)
+        wrap(FlattenObservation(FrameStackObservation(Cart(), 2)), READS, constraint_obs=lambda obs: obs[-4:])
+        wrap(FlattenObservation(Cart()), READS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"kappa": "1"}, "kappa"),
+        ({"kappa": None}, "kappa"),
+        ({"kappa": -1}, "kappa"),
+        ({"reward_scale": "a"}, "reward_scale"),
+        ({"reward_scale": 0}, "reward_scale"),
+        ({"max_self_loops": np.nan}, "max_self_loops"),
+        ({"max_self_loops": "3"}, "max_self_loops"),
+        ({"max_self_loops": 2.5}, "max_self_loops"),
+        ({"reward_min": np.nan}, "reward_min"),
+        ({"tol": np.nan}, "tol"),
+        ({"tol": np.inf}, "tol"),
+        ({"tol": -1e-6}, "tol"),
+        ({"constraint": None}, "no constraint"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
+        AutoMDPWrapper(Cart(), **{"constraint": DISC, "preference": (0.5, 0.5)} | arguments)
+
+
+def test_constraints_by_name_and_actions_of_any_kind() -> None:
+    import torch
+
+    wrapped = AutoMDPWrapper(Cart(), "Re+L2", 1.0, (0.5, 0.5), reward_offset=100)
+    wrapped.reset(seed=0)
+    assert wrapped.constraint.action_dim == 2
+    for action in ([0.1, 0.1], torch.tensor([0.1, 0.1], requires_grad=True)):
+        assert wrapped.step(action)[4]["feasible"]
+    for action in ([0.1, [0.1, 0.2]], np.array([0.1 + 1j, 0.0]), "up"):
+        with pytest.raises(ValueError, match="action"):
+            wrapped.step(action)

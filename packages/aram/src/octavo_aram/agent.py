@@ -12,10 +12,14 @@ import numpy as np
 import torch
 from octavo_core.checkpoint import load_checkpoint, save_checkpoint
 from octavo_core.device import resolve_device, torch_generator
-from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
-from octavo_aram.action_range import refuse_normalized_observations
+from octavo_aram.action_range import (
+    ExecutedViolationError,
+    refuse_normalized_observations,
+    refuse_wrapped_actions,
+)
 from octavo_aram.agent_state import agent_state, restore_agent
 from octavo_aram.buffers import Batch, DualReplayBuffer
 from octavo_aram.choice import Choice
@@ -25,7 +29,7 @@ from octavo_aram.counters import Counters, PhaseCounters
 from octavo_aram.entropy import EntropyTarget, feasible_entropy
 from octavo_aram.environment import EnvGroup, observation_scale, reward_map
 from octavo_aram.preferences import Preferences
-from octavo_aram.registry import make_constraint
+from octavo_aram.references import as_constraint
 
 __all__ = ["Agent", "Core", "as_constraint"]
 
@@ -34,6 +38,8 @@ Core = Any
 
 # A column that hardly varies in the warm-up is amplified at most this often.
 _LARGEST_AMPLIFICATION = 20.0
+# What torch's generators take.
+_LARGEST_SEED = 2**63 - 1
 
 
 class Agent(ABC):
@@ -54,8 +60,17 @@ class Agent(ABC):
     objectives: ClassVar[int] = 1
     """Length of the learner's reward vector."""
 
-    def __init__(self, env: Any, constraint: Constraint | str | Any, config: ARAMConfig | None = None) -> None:
+    def __init__(self, env: Any, constraint: Constraint | str | Any, config: ARAMConfig | Any = None) -> None:
         self.config = config = ARAMConfig() if config is None else config
+        if not isinstance(config, ARAMConfig):
+            raise InvalidTypeError(f"config is a {type(config).__name__}; give ARAMConfig(name=value, ...)")
+        if config.batch_size > config.buffer_capacity:
+            raise InvalidValueError(
+                f"batch_size={config.batch_size} exceeds buffer_capacity={config.buffer_capacity}, so that no "
+                "update would ever be made; give a larger buffer or a smaller batch"
+            )
+        if config.seed > _LARGEST_SEED:
+            raise InvalidValueError(f"seed={config.seed} is too large; give a seed of at most {_LARGEST_SEED}")
         self.device = resolve_device(config.device)
         self.dtype = getattr(torch, config.dtype)
         self.envs = EnvGroup(env, config.seed)
@@ -113,7 +128,7 @@ class Agent(ABC):
     def _store(self, choice: Choice, obs: np.ndarray, rewards: np.ndarray, after: np.ndarray, over: np.ndarray) -> None:
         self.buffer.add(obs, choice.stored, rewards[:, None], after, over)
 
-    def learn(self, steps: int, callback: Callable[[Agent], bool | None] | None = None) -> Agent:
+    def learn(self, steps: int | Any, callback: Callable[[Agent], bool | None] | None = None) -> Agent:
         """Learn for a number of further environment steps, counted over all environments.
 
         Args:
@@ -124,10 +139,10 @@ class Agent(ABC):
             The agent.
 
         Raises:
-            InvalidValueError: If the number of steps is negative.
+            InvalidValueError: If the number of steps is negative or no integer.
         """
-        if steps < 0:
-            raise InvalidValueError(f"steps={steps} is negative; give how many environment steps to learn for")
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+            raise InvalidValueError(f"steps={steps!r}; give how many environment steps to learn for, an integer >= 0")
         end = self.num_steps + steps
         while self.num_steps < end:
             self.step()
@@ -144,10 +159,7 @@ class Agent(ABC):
             weights = self.preferences.current(self.num_steps)
             choice = self._choose(obs, weights, uniform=warm)
         choice.count(counts)
-        if not choice.accepted.all():
-            # Accepted actions were tested as they are; corrected ones are not trusted.
-            corrected = ~choice.accepted
-            self.audit(obs[corrected], choice.executed[corrected], counts)
+        choice.settle(self.audit(obs, choice.executed, counts))
         with self.counters.timed("env"):
             after, rewards, terminated, ended = self.envs.step(choice.executed)
         learned = rewards / self.rewards.scale + self.rewards.offset
@@ -214,25 +226,25 @@ class Agent(ABC):
     def _watch_reward(self, lowest: float) -> None:
         self.lowest_reward = min(self.lowest_reward, lowest)
 
-    def audit(self, obs: np.ndarray, executed: np.ndarray, counts: PhaseCounters) -> None:
-        """Check actions right before they are executed.
+    def audit(self, obs: np.ndarray, executed: np.ndarray, counts: PhaseCounters) -> np.ndarray:
+        """Check actions right before they are executed: every one, as the environment receives it after rounding.
 
         Args:
             obs: Raw observations, (rows, observations).
             executed: Normalised actions, (rows, actions).
             counts: Where violations are counted.
 
+        Returns:
+            The actions, moved inwards by a few units in the last place where rounding would have left the set.
+
         Raises:
-            InvalidStateError: If one is infeasible.
+            ExecutedViolationError: If one is infeasible; nothing was executed.
         """
-        inside = np.asarray(self.constraint.contains(self._constraint_obs(obs), executed), bool)
-        if not inside.all():
-            counts.violations += int((~inside).sum())
-            row = int(np.flatnonzero(~inside)[0])
-            raise InvalidStateError(
-                f"{self.method} was about to execute the infeasible action {executed[row].tolist()}; the projection of "
-                f"{type(self.constraint).__name__} returned a point outside its set"
-            )
+        try:
+            return self.envs.range.settled(self.constraint, self._constraint_obs(obs), executed)
+        except ExecutedViolationError:
+            counts.violations += 1
+            raise
 
     def _constraint_obs(self, obs: np.ndarray) -> np.ndarray | None:
         return obs if self.constraint.needs_obs else None
@@ -314,9 +326,11 @@ class Agent(ABC):
             normalized: Return actions in [-1, 1] instead.
 
         Returns:
-            The action, or one a row, float64: rounding could leave the feasible set.
+            The action, or one a row, in the dtype of the environment's actions and feasible after that rounding;
+            normalised ones in float64.
 
         Raises:
+            ExecutedViolationError: If no feasible action was found that this dtype can hold.
             InvalidValueError: If the observation has the wrong length or is not finite, or the preference is off the
                 simplex.
         """
@@ -329,12 +343,14 @@ class Agent(ABC):
             raise InvalidValueError("the observation is not finite; a feasible action cannot be told from it")
         weights = None if preference is None else np.array(check_preference(preference))
         choice = self.choose(np.atleast_2d(array), weights, deterministic=deterministic)
-        actions = choice.executed if normalized else self.envs.to_env(choice.executed)
+        executed = self.envs.range.settled(self.constraint, self._constraint_obs(np.atleast_2d(array)), choice.executed)
+        actions = executed if normalized else self.envs.to_env(executed)
         return actions[0] if array.ndim == 1 else actions
 
     def _check_constraint(self) -> None:
         for env in self.envs.envs:
             refuse_normalized_observations(env, self.constraint)
+            refuse_wrapped_actions(env)
         if self.constraint.action_dim != self.envs.action_dim:
             raise InvalidValueError(
                 f"the constraint is on {self.constraint.action_dim} actions, the environment has "
@@ -397,30 +413,3 @@ class Agent(ABC):
         from octavo_aram.methods import agent_from_state
 
         return agent_from_state(load_checkpoint(path), env, constraint, device=device)
-
-
-def as_constraint(constraint: Constraint | str | Any, env: Any) -> Constraint:
-    """Accept a constraint or the name of one.
-
-    Args:
-        constraint: A constraint, a name of the registry, a YAML file, or ``module:Class``.
-        env: The environment, from which indices are resolved.
-
-    Returns:
-        The constraint.
-
-    Raises:
-        InvalidTypeError: If it is neither.
-    """
-    if isinstance(constraint, Constraint):
-        return constraint
-    if isinstance(constraint, str | Path):
-        name = str(constraint)
-        if ":" in name or name.endswith((".yaml", ".yml")):
-            from octavo_aram.loading import load_constraint
-
-            return load_constraint(name, env)
-        return make_constraint(name, env)
-    raise InvalidTypeError(
-        f"{constraint!r} is no constraint; give an octavo_aram Constraint, or the name of one such as 'Re+L2'"
-    )

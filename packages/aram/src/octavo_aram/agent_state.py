@@ -35,7 +35,8 @@ def agent_state(agent: Agent | Any, *, buffers: bool) -> dict[str, Any]:
         "config": config_to_json(agent.config),
         "device": str(agent.device),
         "env": env_id(agent.envs.envs[0]),
-        "constraint": type(agent.constraint).__name__,
+        "constraint": repr(agent.constraint),
+        "constraint_fingerprint": agent.constraint.fingerprint(),
         "steps": agent.num_steps,
         "updates": agent.num_updates,
         "lowest_reward": agent.lowest_reward,
@@ -65,11 +66,17 @@ def restore_agent(agent: Agent | Any, state: Mapping[str, Any]) -> None:
     own = {
         "method": agent.method,
         "env": env_id(agent.envs.envs[0]),
-        "constraint": type(agent.constraint).__name__,
     }
     for name, value in own.items():
         if state.get(name) != value:
             raise InvalidStateError(f"the saved run has {name} {state.get(name)!r}, this one {value!r}")
+    if state.get("constraint_fingerprint") != agent.constraint.fingerprint():
+        shown = state.get("constraint")
+        same = " (printed alike, but with other numbers or functions)" if shown == repr(agent.constraint) else ""
+        raise InvalidStateError(
+            f"the saved run has the constraint {shown}, this one {agent.constraint!r}{same}; give the constraint of "
+            "that run, or begin a new one"
+        )
     saved, mine = config_to_json(config_from_json(state["config"])), config_to_json(agent.config)
     differing = [name for name in mine if mine[name] != saved[name] and name != "device"]
     if differing:

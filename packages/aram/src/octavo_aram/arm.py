@@ -18,6 +18,7 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 from torch import Tensor
 
 from octavo_aram.constraints._hit_and_run import uniform_walk
+from octavo_aram.constraints._user import checked_count
 from octavo_aram.constraints.base import Array, Batch, Constraint
 
 __all__ = ["ArmInfo", "LowAcceptanceWarning", "arm_sample", "hit_and_run"]
@@ -65,13 +66,13 @@ class ArmInfo:
 
 def arm_sample(
     draw: Callable[[Any, int], Any],
-    obs: Array,
-    constraint: Constraint,
+    obs: Array | Any,
+    constraint: Constraint | Any,
     *,
-    max_tries: int = 100,
-    batch: int = 16,
+    max_tries: int | Any = 100,
+    batch: int | Any = 16,
     fallback: str = "project",
-    constraint_obs: Array | None = None,
+    constraint_obs: Array | Any = None,
     generator: torch.Generator | None = None,
     tol: float | int = 1e-6,
     warn: bool = True,
@@ -103,13 +104,21 @@ def arm_sample(
     Raises:
         InvalidValueError: If an argument is out of range, ``draw`` returns another shape or values that are not finite.
         InvalidStateError: If tries run out and ``fallback`` is ``"raise"``.
-        InvalidTypeError: If tries run out and the constraint cannot project.
+        InvalidTypeError: If tries run out and the constraint cannot project, or what is given is no constraint.
 
     Source:
         Section 4.1, algorithm ARM, with T = 100; blocks and the walk are beyond the paper.
     """
-    if max_tries < 1 or batch < 1:
-        raise InvalidValueError(f"max_tries={max_tries} and batch={batch}; give both at least 1")
+    if not isinstance(constraint, Constraint):
+        raise InvalidTypeError(
+            f"constraint={constraint!r} is a {type(constraint).__name__}; give a Constraint, for a name that which "
+            "make_constraint(name, env) returns"
+        )
+    max_tries, batch = checked_count(max_tries, "max_tries", least=1), checked_count(batch, "batch", least=1)
+    # Lists of numbers are as good as arrays.
+    obs = obs if isinstance(obs, Tensor | np.ndarray) else np.asarray(obs)
+    if constraint_obs is not None and not isinstance(constraint_obs, Tensor | np.ndarray):
+        constraint_obs = np.asarray(constraint_obs)
     if fallback not in _FALLBACKS:
         raise InvalidValueError(f"fallback={fallback!r} is not known; accepted: {', '.join(_FALLBACKS)}")
     if obs.ndim not in {1, 2}:

@@ -7,16 +7,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from octavo_core.errors import InvalidStateError
 
-from octavo_aram.action_range import ActionRange, refuse_normalized_observations
+from octavo_aram.action_range import ActionRange, ExecutedViolationError, refuse_normalized_observations
+from octavo_aram.constraints._user import checked_tolerance
 from octavo_aram.constraints.base import Constraint
+from octavo_aram.references import as_constraint
 
 __all__ = ["ExecutedActionAudit", "ExecutedViolationError"]
-
-
-class ExecutedViolationError(InvalidStateError):
-    """An infeasible action was about to be executed."""
 
 
 class ExecutedActionAudit(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -47,9 +44,9 @@ class ExecutedActionAudit(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def __init__(
         self,
         env: gym.Env,
-        constraint: Constraint,
+        constraint: Constraint | str | Any,
         *,
-        tol: float | int = 1e-6,
+        tol: float | int | Any = 1e-6,
         raise_on_violation: bool = True,
         constraint_obs: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -60,10 +57,11 @@ class ExecutedActionAudit(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise_on_violation=raise_on_violation,
             constraint_obs=constraint_obs,
         )
+        constraint = as_constraint(constraint, env)
         self.range = ActionRange.of(env, constraint, checked_obs=constraint_obs is None)
-        refuse_normalized_observations(env, constraint)
+        refuse_normalized_observations(env, constraint, extracted=constraint_obs is not None)
         gym.Wrapper.__init__(self, env)
-        self.constraint, self.tol, self.raise_on_violation = constraint, float(tol), raise_on_violation
+        self.constraint, self.tol, self.raise_on_violation = constraint, checked_tolerance(tol), raise_on_violation
         self._extract = constraint_obs or (lambda obs: obs)
         self._obs: Any = None
         self.executed = 0

@@ -78,7 +78,8 @@ class DualReplayBuffer:
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         try:
             self._rows = np.zeros(shape, kind)
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:
+            # NumPy calls sizes beyond the address space invalid values.
             size = memory_text(shape[0] * shape[1] * kind.itemsize)
             raise InvalidStateError(
                 f"no memory for a replay buffer of {size}; give a smaller buffer_capacity"

@@ -35,6 +35,16 @@ class Choice:
     rejected: np.ndarray
     rejected_row: np.ndarray
 
+    def settle(self, executed: np.ndarray) -> None:
+        """Take over actions that were moved by a few units in the last place to survive rounding.
+
+        Args:
+            executed: What is executed, (rows, actions).
+        """
+        if self.stored is self.executed:
+            self.stored = executed
+        self.executed = executed
+
     def count(self, counters: PhaseCounters) -> None:
         """Add to the counts of a phase.
 

@@ -25,7 +25,10 @@ app.add_typer(constraints_app, name="constraints")
 
 EnvOption = Annotated[str, typer.Option("--env", help="Gymnasium id, module:make_env or file.py:make_env.")]
 ConstraintOption = Annotated[
-    str, typer.Option("--constraint", help="A known one (see constraints list), a YAML file, or module:Class.")
+    str,
+    typer.Option(
+        "--constraint", help="A known one (see constraints list), a YAML file, module:Class or file.py:Class."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -47,8 +50,10 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for settings, history and checkpoints.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Name the methods.")] = False,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
+    device: Annotated[str | None, typer.Option("--device", help="Device of the networks.", show_default="cpu")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of every random draw.", min=0, max=2**32 - 1, show_default="0")
+    ] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -228,20 +233,34 @@ _METHOD_COLUMNS = {
 }
 
 
-def _config(pairs: list[str], *, paper: bool, seed: int, device: str) -> ARAMConfig:
+def _config(pairs: list[str], *, paper: bool, seed: int | None, device: str | None) -> ARAMConfig:
     import yaml
 
     from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
 
-    values: dict[str, Any] = {"seed": seed, "device": device}
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, found, text = pair.partition("=")
         if not found:
             raise InvalidValueError(f"--set {pair!r} is no setting; write name=value, e.g. --set penalty=2")
+        name = name.strip()
+        if name in values:
+            raise InvalidValueError(f"--set gives {name} twice; give it once")
         try:
-            values[name.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InvalidValueError(f"the value of --set {pair!r} cannot be read: {error}") from error
+            values[name] = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidValueError(f"the value of --set {pair!r} cannot be read: {reason}") from error
+        # YAML reads 3e-4, without a point, as a word.
+        if isinstance(values[name], str):
+            with contextlib.suppress(ValueError):
+                values[name] = float(values[name])
+    for name, value in (("seed", seed), ("device", device)):
+        if value is None:
+            continue
+        if name in values:
+            raise InvalidValueError(f"--{name} and --set {name}=... are both given; give one of them")
+        values[name] = value
     base = config_to_json(ARAMConfig.paper() if paper else ARAMConfig())
     return config_from_json(base | values)
 

@@ -81,10 +81,13 @@ def load_records(folders: Sequence[str | os.PathLike[str]]) -> list[RunRecord]:
         The runs.
 
     Raises:
-        InvalidValueError: If none is given.
+        InvalidValueError: If none is given, or one twice.
     """
     if not folders:
         raise InvalidValueError("no run given; name the folders of one or more")
+    places = [Path(folder).resolve() for folder in folders]
+    if twice := sorted({str(place) for place in places if places.count(place) > 1}):
+        raise InvalidValueError(f"the run {twice[0]!r} is given twice and would count as two seeds; name each once")
     return [RunRecord(folder) for folder in folders]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,8 +122,18 @@ class ARAMConfig:
     device: str = "cpu"
     dtype: str = "float32"
 
+    def __new__(cls, *args: Any, **changes: Any) -> ARAMConfig:
+        """Refuse unknown settings before the generated constructor does so without naming the known ones."""
+        _refuse_unknown(changes)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         _validate({entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)})
+        if self.batch_size > self.buffer_capacity:
+            raise InvalidValueError(
+                f"batch_size={self.batch_size} exceeds buffer_capacity={self.buffer_capacity}: no update would ever "
+                "take place; give a larger buffer or smaller batches"
+            )
 
     @classmethod
     def paper(cls, **changes: Any) -> ARAMConfig:
@@ -164,13 +175,20 @@ class ARAMConfig:
         Raises:
             InvalidValueError: If there is no such field, or a value is out of range.
         """
-        known = {entry.name for entry in dataclasses.fields(self)}
-        if unknown := set(changes) - known:
-            raise InvalidValueError(f"no setting {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
+        _refuse_unknown(changes)
         _validate(changes)
         return dataclasses.replace(self, **changes)
 
 
+def _refuse_unknown(changes: Mapping[str, Any]) -> None:
+    known = {entry.name for entry in dataclasses.fields(ARAMConfig)}
+    if unknown := sorted(set(changes) - known):
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InvalidValueError(f"no setting {', '.join(unknown)}; {hint}known are {', '.join(sorted(known))}")
+
+
+# Lowest value of each count.
 _COUNTS = {
     "batch_size": 1,
     "start_steps": 0,
@@ -188,11 +206,23 @@ _COUNTS = {
     "seed": 0,
     "augmented_capacity": 1,
 }
+# Highest values; beyond them memory runs out, or a generator takes no such seed.
+_LARGEST_COUNT = 10**9
+_LARGEST = {
+    "seed": 2**32 - 1,
+    "buffer_capacity": 10**8,
+    "augmented_capacity": 10**8,
+    "batch_size": 10**6,
+    "block": 10**5,
+    "actions_per_state": 10**4,
+    "num_preferences": 10**4,
+    "num_snapshots": 10**3,
+}
 # Lowest value, highest value, and whether the highest is itself allowed.
 _RANGES = {
     "discount": (0.0, 1.0, False),
-    "polyak": (0.0, 1.0, True),
-    "learning_rate": (0.0, math.inf, False),
+    "polyak": (1e-12, 1.0, True),
+    "learning_rate": (1e-12, math.inf, False),
     "penalty": (0.0, math.inf, False),
     "augmented_share": (0.0, 1.0, True),
     "augmented_decay": (0.0, 1.0, True),
@@ -255,7 +285,7 @@ def config_to_json(config: ARAMConfig) -> dict[str, Any]:
     return {entry.name: plain(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
 
 
-def config_from_json(values: Mapping[str, Any]) -> ARAMConfig:
+def config_from_json(values: Any) -> ARAMConfig:
     """Read settings that :func:`config_to_json` wrote, or that a user did.
 
     Args:
@@ -268,6 +298,8 @@ def config_from_json(values: Mapping[str, Any]) -> ARAMConfig:
         InvalidValueError: If there is no such field, or a value is out of range.
         InvalidTypeError: If a value has the wrong type.
     """
+    if not isinstance(values, Mapping):
+        raise InvalidTypeError(f"settings are given by name, not as {type(values).__name__}; write {{name: value}}")
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return ARAMConfig().replace(**plain)
 
@@ -279,7 +311,7 @@ def _validate(values: Mapping[str, Any]) -> None:
         if optional and value is None:
             continue
         if name in _COUNTS:
-            _check_integer(name, value, _COUNTS[name])
+            _check_integer(name, value, _COUNTS[name], _LARGEST.get(name, _LARGEST_COUNT))
         elif name in _RANGES:
             low, high, closed_high = _RANGES[name]
             _check_number(name, value, low, high, closed_high=closed_high)
@@ -295,6 +327,8 @@ def _validate(values: Mapping[str, Any]) -> None:
             _check_weights(value)
         elif name == "preference_schedule":
             _check_schedule(value)
+        elif name == "device" and not isinstance(value, str):
+            raise InvalidTypeError(f"device={value!r} must be a word such as 'cpu' or 'cuda'")
 
 
 def _check_widths(value: Any) -> None:
@@ -311,6 +345,8 @@ def _check_weights(value: Any) -> None:
 
 
 def _check_schedule(value: Any) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidTypeError(f"preference_schedule={value!r} must be pairs (step, weights), e.g. ((0, (0.5, 0.5)),)")
     steps = []
     for entry in value:
         if isinstance(entry, str) or not isinstance(entry, Sequence) or len(entry) != 2:
@@ -322,11 +358,13 @@ def _check_schedule(value: Any) -> None:
         raise InvalidValueError(f"the steps {steps} of preference_schedule must rise")
 
 
-def _check_integer(name: str, value: Any, low: int) -> None:
+def _check_integer(name: str, value: Any, low: int, high: int = _LARGEST_COUNT) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidTypeError(f"{name}={value!r} must be an integer of at least {low}")
     if value < low:
         raise InvalidValueError(f"{name}={value} is too small; give an integer of at least {low}")
+    if value > high:
+        raise InvalidValueError(f"{name}={value} is too large; give an integer of at most {high:,}")
 
 
 def _check_number(name: str, value: Any, low: float, high: float, *, closed_high: bool = True) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
-from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError, MissingFileError
+from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError
+
+from octavo_aram.user_code import import_place, user_errors
 
 __all__ = ["load_env", "load_object"]
 
@@ -27,12 +25,17 @@ def load_env(name: str) -> gymnasium.Env:
     Raises:
         InvalidValueError: If the id is not registered, or the name cannot be found.
         InvalidTypeError: If what is called returns no environment.
+        InvalidStateError: If the code of yours fails; the message names its file and line.
         MissingDependencyError: If the environment needs a package that is not installed.
         MissingFileError: If there is no such file.
     """
     # A namespaced id such as octavo_aram/BSS3z-v0 has no colon.
     if ":" in name:
-        made = load_object(name)()
+        make = load_object(name)
+        if not callable(make):
+            raise InvalidTypeError(f"{name!r} is a {type(make).__name__}; name a function or class that makes one")
+        with user_errors(f"making the environment {name!r}"):
+            made = make()
         if not isinstance(made, gymnasium.Env):
             raise InvalidTypeError(f"{name!r} returned {type(made).__name__}; return a gymnasium.Env")
         return made
@@ -58,37 +61,14 @@ def load_object(name: str) -> Any:
 
     Raises:
         InvalidValueError: If the module or the name in it cannot be found.
+        InvalidStateError: If its code fails.
         MissingFileError: If there is no such file.
     """
     # A drive letter may hold a colon, so the name is what follows the last one.
     location, _, attribute = name.rpartition(":")
     if not location or not attribute.isidentifier():
         raise InvalidValueError(f"{name!r} names nothing to load; write module:name or file.py:name")
-    if location.endswith(".py"):
-        module = _run_file(Path(location))
-    else:
-        try:
-            module = importlib.import_module(location)
-        except ModuleNotFoundError as error:
-            raise InvalidValueError(f"no module {location!r} ({error}); is its folder on PYTHONPATH?") from error
+    module = import_place(location)
     if not hasattr(module, attribute):
-        raise InvalidValueError(f"{location!r} has no {attribute!r}")
+        raise InvalidValueError(f"{location!r} has no {attribute!r}; name a function or class that it defines")
     return getattr(module, attribute)
-
-
-def _run_file(file: Path) -> Any:
-    if not file.is_file():
-        raise MissingFileError(f"no file {str(file)!r}; give the path of a Python file, as file.py:name")
-    spec = importlib.util.spec_from_file_location(f"_octavo_aram_user_{file.stem}", file.resolve())
-    if spec is None or spec.loader is None:
-        raise InvalidValueError(f"{str(file)!r} is no Python file")
-    if spec.name in sys.modules:
-        return sys.modules[spec.name]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
-    return module

@@ -14,7 +14,9 @@ import gymnasium
 import numpy as np
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
+from octavo_aram.action_range import ActionRange
 from octavo_aram.envs.defaults import RewardMap, env_defaults
+from octavo_aram.user_code import user_errors
 
 __all__ = ["EnvGroup", "StepResult", "env_id", "observation_scale", "reward_map"]
 
@@ -30,37 +32,30 @@ class EnvGroup:
         seed: Seed of the episodes.
 
     Raises:
-        InvalidTypeError: If the action space is not a box, or observations are no vectors.
+        InvalidTypeError: If the action space is not a vector of real numbers, or observations are no vectors.
         InvalidValueError: If an action bound is infinite, or the environments differ.
     """
 
     def __init__(self, env: Any, seed: int) -> None:
         self.envs = _unpack(env)
-        self.seed = seed
+        self.seed, self.name = seed, env_id(self.envs[0])
         action, observation = self.envs[0].action_space, self.envs[0].observation_space
+        if len({id(entry) for entry in self.envs}) < len(self.envs):
+            raise InvalidValueError(
+                "one environment is given twice; make each one anew, e.g. [make() for _ in range(2)]"
+            )
         for other in self.envs[1:]:
             if other.action_space != action or other.observation_space != observation:
                 raise InvalidValueError("the environments differ in their spaces; give several of one kind")
-        if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
-            raise InvalidTypeError(
-                f"the action space {action} is not a vector of real numbers; constraints on actions need a Box of one "
-                "dimension (discrete actions can be masked instead)"
-            )
-        low, high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-            raise InvalidValueError(
-                f"the action space {action} has infinite or empty ranges; give each action a finite range, e.g. with "
-                "gymnasium.wrappers.RescaleAction"
-            )
+        self.range = ActionRange.of(self.envs[0])
+        """Range and dtype of the actions."""
         if observation.shape is None or len(observation.shape) != 1:
             raise InvalidTypeError(
                 f"the observation space {observation} is no vector; wrap the environment in "
                 "gymnasium.wrappers.FlattenObservation"
             )
-        self.action_dim = low.size
+        self.action_dim = self.range.low.size
         self.observation_dim = int(observation.shape[0])
-        self._low, self._half = low, (high - low) / 2
-        self._unit = bool((low == -1).all() and (high == 1).all())
         count = len(self.envs)
         self.obs = np.zeros((count, self.observation_dim))
         """Current observations as the environments gave them, in float64."""
@@ -84,9 +79,9 @@ class EnvGroup:
             actions: Actions in [-1, 1], (..., actions).
 
         Returns:
-            Actions in the environment's units, float64.
+            Actions in the environment's units and dtype, clipped to its range.
         """
-        return actions if self._unit else self._low + (actions + 1) * self._half
+        return self.range.to_env(actions)
 
     def from_env(self, actions: np.ndarray) -> np.ndarray:
         """Map actions of the environment to [-1, 1].
@@ -97,7 +92,7 @@ class EnvGroup:
         Returns:
             Normalised actions, float64.
         """
-        return np.asarray(actions, np.float64) if self._unit else (actions - self._low) / self._half - 1
+        return self.range.from_env(actions)
 
     def step(self, actions: np.ndarray) -> StepResult:
         """Step every environment once; those that end are reset, and ``obs`` holds the new episode's observation.
@@ -110,15 +105,18 @@ class EnvGroup:
 
         Raises:
             InvalidValueError: If an environment returns a number that is not finite.
+            InvalidStateError: If an environment fails; the message names its file and line.
         """
         count = len(self.envs)
         after, rewards = np.empty_like(self.obs), np.empty(count)
         terminated, ended = np.zeros(count, bool), np.zeros(count, bool)
         scaled = self.to_env(actions)
         for index, env in enumerate(self.envs):
-            obs, reward, over, truncated, _ = env.step(scaled[index])
-            after[index], rewards[index] = obs, reward
-            terminated[index], ended[index] = over, over or truncated
+            with user_errors(f"a step of the environment {self.name!r}"):
+                obs, reward, over, truncated, _ = env.step(scaled[index])
+            with user_errors(f"reading a step of the environment {self.name!r}"):
+                after[index], rewards[index] = obs, reward
+                terminated[index], ended[index] = over, over or truncated
             self._returns[index] += rewards[index]
             self._actions[index].append(actions[index].copy())
         if not (np.isfinite(after).all() and np.isfinite(rewards).all()):
@@ -143,8 +141,9 @@ class EnvGroup:
     def _reset(self, index: int) -> None:
         entropy = [self.seed, index, self.episodes[index]]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        obs, _ = self.envs[index].reset(seed=seed)
-        self.obs[index] = obs
+        with user_errors(f"a reset of the environment {self.name!r}"):
+            obs, _ = self.envs[index].reset(seed=seed)
+            self.obs[index] = obs
         if not np.isfinite(self.obs[index]).all():
             raise InvalidValueError("the environment was reset to an observation that is not finite; mend it")
         self.episodes[index] += 1

@@ -109,8 +109,9 @@ def evaluate(
     returns: list[float] = []
     visited: list[np.ndarray] = []
     seconds: list[float] = []
-    training = agent.core.generator
-    agent.core.generator = torch_generator(seed, agent.device)
+    training = agent.core.generator, agent.walk, agent.rng
+    agent.core.generator, agent.walk = torch_generator(seed, agent.device), torch_generator(seed)
+    agent.rng = np.random.default_rng(seed)
     try:
         while len(returns) < episodes:
             obs = group.obs
@@ -119,14 +120,13 @@ def evaluate(
             choice = agent.choose(obs, weights, deterministic=deterministic)
             seconds.append(time.perf_counter() - start)
             choice.count(counts)
-            agent.audit(obs, choice.executed, counts)
-            group.step(choice.executed)
+            group.step(agent.audit(obs, choice.executed, counts))
             returns += [value for value, _ in group.take_finished()]
         states = np.concatenate(visited)
         shown = agent.preferences.default(agent.num_steps) if weights is None else weights
         draws = agent.proposals(states, shown if agent.objectives > 1 else None, draws_per_state)
     finally:
-        agent.core.generator = training
+        agent.core.generator, agent.walk, agent.rng = training
     flat = draws.reshape(-1, draws.shape[-1])
     where = np.repeat(states, draws_per_state, 0) if agent.constraint.needs_obs else None
     done = counts.steps - steps

@@ -140,16 +140,26 @@ class ARAM(Agent):
         super()._watch_reward(lowest)
         if self._warned or not fell or lowest >= 0 or not self.config.use_automdp:
             return
-        weights = self.preferences.default(self.num_steps)
-        if isinstance(self.config.preference, str) or weights[1] <= 0:
-            return
+        weights, penalty = self.preferences.extreme(), float(self.config.penalty)
         needed = required_kappa(lowest, weights)
-        if self.config.penalty <= needed:
-            self._warned = True
-            warnings.warn(
-                f"a reward of {lowest:.4g} was seen: with preference {tuple(weights.tolist())} an infeasible action "
-                f"may pay unless the penalty kappa exceeds {needed:.4g} (it is {self.config.penalty:g}); raise "
-                "`penalty`, or shift the rewards with `reward_offset`",
-                EquivalenceWarning,
-                stacklevel=4,
+        if penalty > needed:
+            return
+        self._warned = True
+        remedy = "raise `penalty`, or shift the rewards with `reward_offset`"
+        if self.preferences.drawn:
+            remedy = "shift the rewards with `reward_offset`"
+            where = (
+                f"drawn preferences near (1, 0) an infeasible action may pay, whatever kappa is (with {penalty:g}, "
+                f"where the reward weighs {penalty / (penalty - lowest):.3g} or more)"
             )
+        else:
+            bound = f"exceeds {needed:.4g}" if np.isfinite(needed) else "counts, which weight 0 prevents,"
+            where = (
+                f"preference {tuple(weights.tolist())} an infeasible action may pay unless the penalty kappa {bound} "
+                f"(it is {penalty:g})"
+            )
+        warnings.warn(
+            f"a reward of {lowest:.4g} was seen: with {where}; {remedy}",
+            EquivalenceWarning,
+            stacklevel=4,
+        )

@@ -6,8 +6,6 @@ A YAML file is data: it is checked against a schema and never evaluated. Code ru
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import yaml
 from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingFileError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from octavo_aram.constraints import (
     Box,
@@ -31,15 +29,27 @@ from octavo_aram.constraints import (
     Union,
 )
 from octavo_aram.registry import make_constraint
+from octavo_aram.user_code import import_place, user_errors
 
 __all__ = ["constraint_from_mapping", "load_constraint"]
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 8
+_MAX_DIM = 100_000
 
-Vector = Annotated[list[float], Field(min_length=1, max_length=10_000)]
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_number)]
+Vector = Annotated[list[Number], Field(min_length=1, max_length=10_000)]
 Matrix = Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
-Indices = Annotated[list[int], Field(min_length=1, max_length=10_000)]
+Indices = Annotated[list[Whole], Field(min_length=1, max_length=10_000)]
+Dimension = Annotated[Whole, Field(ge=1, le=_MAX_DIM)]
 
 
 class _Spec(BaseModel):
@@ -54,21 +64,21 @@ class _BoxSpec(_Spec):
 
 class _BallSpec(_Spec):
     type: Literal["l2_ball"]
-    radius2: float
+    radius2: Number
     center: Vector | None = None
-    action_dim: int | None = None
+    action_dim: Dimension | None = None
 
 
 class _EllipsoidSpec(_Spec):
     type: Literal["ellipsoid"]
     matrix: Matrix | Vector
-    bound: float
+    bound: Number
     center: Vector | None = None
 
 
 class _WeightedSpec(_Spec):
     type: Literal["orthoplex", "positive_power"]
-    limit: float
+    limit: Number
     weights_from_obs: Indices | None = None
     weights: Vector | None = None
 
@@ -76,23 +86,23 @@ class _WeightedSpec(_Spec):
 class _LinearSpec(_Spec):
     type: Literal["linear"]
     A: Matrix | Vector | None = None
-    b: Vector | float
+    b: Vector | Number
     weights_from_obs: Indices | None = None
 
 
 class _SumSpec(_Spec):
     type: Literal["sum"]
-    total: float
-    action_dim: int
-    tol: float = 0.0
+    total: Number
+    action_dim: Dimension
+    tol: Number = 0.0
 
 
 class _IntegerSpec(_Spec):
     type: Literal["integer"]
-    total: int
-    lower: int
-    upper: int
-    action_dim: int
+    total: Whole
+    lower: Whole
+    upper: Whole
+    action_dim: Dimension
 
 
 class _NamedSpec(_Spec):
@@ -173,12 +183,19 @@ def constraint_from_mapping(mapping: Any, env: Any = None) -> Constraint:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Plain data only: aliases, with which a small file can describe a huge one, are refused."""
+    """Plain data only: no aliases, with which a small file can describe a huge one, and no key twice."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
             raise InvalidValueError("YAML aliases (*name) are not accepted; write the values out")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        if twice := sorted({str(key) for key in keys if keys.count(key) > 1}):
+            line = node.start_mark.line + 1
+            raise InvalidValueError(f"the key {twice[0]!r} stands twice in the mapping at line {line}; keep one")
+        return super().construct_mapping(node, deep)
 
 
 def _from_file(path: Path, env: Any) -> Constraint:
@@ -188,10 +205,9 @@ def _from_file(path: Path, env: Any) -> Constraint:
         raise InvalidValueError(f"{str(path)!r} is larger than 1 MiB, too large for a constraint")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_PlainLoader)
+        return constraint_from_mapping(content, env)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidValueError(f"{str(path)!r} is not readable YAML: {' '.join(str(error).split())}") from error
-    try:
-        return constraint_from_mapping(content, env)
     except InvalidValueError as error:
         raise InvalidValueError(f"{str(path)!r}: {error}") from error
 
@@ -267,40 +283,27 @@ def _rectangular(values: Any, name: str) -> np.ndarray:
 
 def _from_code(reference: str, env: Any) -> Constraint:
     place, _, attribute = reference.rpartition(":")
-    found = getattr(_import(place), attribute, None)
+    if not place or not attribute.isidentifier():
+        raise InvalidValueError(f"{reference!r} names no constraint; write module:Class or path/file.py:Class")
+    found = getattr(import_place(place), attribute, None)
     if found is None:
-        raise InvalidValueError(f"{place!r} defines no {attribute!r}; give module:attribute")
+        raise InvalidValueError(
+            f"{place!r} defines no {attribute!r}; name a constraint of it, or a class or function that makes one"
+        )
     if isinstance(found, Constraint):
         return found
     if not callable(found):
         raise InvalidTypeError(f"{reference!r} is a {type(found).__name__}; give a constraint, or what makes one")
-    required = [
-        parameter
-        for parameter in inspect.signature(found).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-    ]
-    made = found(env) if required else found()
+    with user_errors(f"making the constraint {reference!r}"):
+        made = found(env) if _takes_argument(found) else found()
     if not isinstance(made, Constraint):
         raise InvalidTypeError(f"{reference!r} made a {type(made).__name__}, not a constraint")
     return made
 
 
-def _import(place: str) -> Any:
-    if place.endswith(".py"):
-        path = Path(place)
-        if not path.is_file():
-            raise MissingFileError(f"no file {place!r}; give an existing .py file, or an importable module")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    try:
-        return importlib.import_module(place)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise InvalidValueError(
-            f"no module {place!r} ({error}); give an importable module or a file: module:attribute, "
-            "path/file.py:attribute"
-        ) from error
+def _takes_argument(function: Any) -> bool:
+    return any(
+        parameter.default is parameter.empty
+        and parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        for parameter in inspect.signature(function).parameters.values()
+    )

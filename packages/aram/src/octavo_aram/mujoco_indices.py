@@ -35,7 +35,8 @@ def joint_indices(env: Any) -> JointIndices:
     """Resolve the observation entries of the actuated joints: from actuator to joint, to qvel, to observation.
 
     Args:
-        env: A MuJoCo environment of Gymnasium (v4 or v5 observations: positions, then velocities), wrapped or not.
+        env: A MuJoCo environment of Gymnasium (v4 or v5 observations: positions, then velocities), wrapped or not; the
+            entries are those of the innermost environment's observation, which constraints read.
 
     Returns:
         The indices.

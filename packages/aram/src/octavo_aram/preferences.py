@@ -52,6 +52,22 @@ class Preferences:
         steps = [entry[0] for entry in self._schedule]
         return np.array([np.interp(step, steps, [entry[1][i] for entry in self._schedule]) for i in range(2)])
 
+    @property
+    def drawn(self) -> bool:
+        """Whether weights are drawn from the simplex."""
+        return self._random
+
+    def extreme(self) -> np.ndarray:
+        """Return the weights of a run under which the penalty counts least.
+
+        Returns:
+            The configured ones, those of the schedule with the largest weight of the reward, or (1, 0) where weights
+            are drawn.
+        """
+        if self._random:
+            return np.array([1.0, 0.0])
+        return max((entry[1] for entry in self._schedule), key=lambda weights: weights[0], default=self._fixed)
+
     def current(self, step: int) -> np.ndarray | None:
         """Return the weights of the running episodes.
 

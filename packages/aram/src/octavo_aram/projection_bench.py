@@ -10,7 +10,7 @@ from octavo_core.bench import compare
 from octavo_core.device import installed_versions
 from octavo_core.report import Row
 
-from octavo_aram.constraints import Constraint, Orthoplex, PositivePower, SumEquality
+from octavo_aram.constraints import Constraint, Ellipsoid, Orthoplex, PositivePower, SumEquality
 
 __all__ = ["bench_projections"]
 
@@ -42,9 +42,12 @@ def bench_projections(quick: bool, seed: int) -> list[Row]:
         ("orthoplex", Orthoplex(range(_DIM), 30.0), _DIM),
         ("power", PositivePower(range(_DIM), 30.0), _DIM),
         ("sum", SumEquality(2.5, 0.1, action_dim=5), 5),
+        ("ellipsoid", Ellipsoid(np.linspace(0.05, 1, 20), 0.1), 20),
     ):
         actions = rng.uniform(-2, 2, (_BATCH, dim))
         obs = rng.normal(0, 5, (_BATCH, dim))
+        if isinstance(constraint, Ellipsoid):
+            obs = np.broadcast_to(np.asarray(constraint.matrix), (_BATCH, dim))
         label = f"projection onto {name}, {dim} components"
         calls: dict[str, Callable[[], object]] = {
             "batch": lambda c=constraint, o=obs, a=actions: c.project(o, a),
@@ -90,10 +93,11 @@ def _peer(name: str, constraint: Constraint, dim: int) -> Callable[[np.ndarray, 
     """The same projection as a parametrised CVXPY problem."""
     import cvxpy as cp
 
-    x, goal, weight = cp.Variable(dim), cp.Parameter(dim), cp.Parameter(dim)
+    x, goal, weight = cp.Variable(dim), cp.Parameter(dim), cp.Parameter(dim, nonneg=name == "ellipsoid")
     limits: dict[str, Any] = {
         "orthoplex": lambda: cp.sum(cp.abs(cp.multiply(weight, x))) <= getattr(constraint, "limit", 0.0),
         "power": lambda: cp.sum(cp.pos(cp.multiply(weight, x))) <= getattr(constraint, "limit", 0.0),
+        "ellipsoid": lambda: cp.sum(cp.multiply(weight, cp.square(x))) <= getattr(constraint, "bound", 0.0),
         "sum": lambda: cp.sum(x) == getattr(constraint, "total", 0.0),
     }
     problem = cp.Problem(cp.Minimize(cp.sum_squares(x - goal)), [limits[name](), x >= -1, x <= 1])

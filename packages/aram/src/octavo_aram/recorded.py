@@ -34,9 +34,15 @@ def read_actions(file: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray |
 
     Raises:
         MissingFileError: If there is no such file.
-        InvalidValueError: If columns are missing, or a cell is no finite number.
+        InvalidValueError: If columns are missing, a cell is no finite number, or the file is no text in UTF-8.
     """
-    path = Path(file)
+    try:
+        return _read(Path(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidValueError(f"{str(file)!r} is no CSV file in UTF-8: {error}") from error
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     if not path.is_file():
         raise MissingFileError(f"no file {str(path)!r}; give a CSV file with columns a0, a1, ...")
     if path.stat().st_size > _LARGEST_FILE:
@@ -123,7 +129,9 @@ def check_recorded(
     violation = np.asarray(feasible.violation(where, unit))
     if project is not None:
         nearest = np.asarray(feasible.project(where, unit))
-        _write_actions(project, nearest if group is None else group.to_env(nearest))
+        _write_actions(
+            project, nearest if group is None else group.to_env(group.range.settled(feasible, where, nearest))
+        )
     return {
         "rows": len(actions),
         "infeasible": int((~inside).sum()),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from octavo_core.errors import InvalidValueError, MissingDependencyError
+from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError
 
 from octavo_aram.constraints import (
     Constraint,
@@ -198,7 +198,7 @@ def constraint_ids() -> list[str]:
     return sorted(CONSTRAINTS)
 
 
-def make_constraint(id: str, env: Any = None) -> Constraint:
+def make_constraint(id: Any, env: Any = None) -> Constraint:
     """Build a constraint of the benchmark by name.
 
     Args:
@@ -211,11 +211,14 @@ def make_constraint(id: str, env: Any = None) -> Constraint:
 
     Raises:
         InvalidValueError: If the name is not known or the environment has another number of actions.
+        InvalidTypeError: If the name is no string.
         MissingDependencyError: If MuJoCo is needed and not installed.
 
     Source:
         Table of constraints of the paper's benchmark; R+T, HC+MA, O+S and R+O from the omron-sinicx benchmark.
     """
+    if not isinstance(id, str):
+        raise InvalidTypeError(f"a {type(id).__name__} names no constraint; give one of {', '.join(constraint_ids())}")
     name = _ALIASES.get(id, id)
     entry = CONSTRAINTS.get(name)
     if entry is None:

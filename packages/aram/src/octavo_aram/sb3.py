@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError
 
-from octavo_aram.action_range import ActionRange
+from octavo_aram.action_range import ActionRange, ExecutedViolationError
 from octavo_aram.arm import arm_sample
 from octavo_aram.constraints import Constraint
 
@@ -33,12 +33,14 @@ class PredictCounts:
         candidates: Candidates tested.
         first_feasible: Observations whose first candidate was feasible.
         projections: Actions that were projected.
+        violations: Actions refused because no feasible one near them fits the dtype of the action space.
     """
 
     states: int = 0
     candidates: int = 0
     first_feasible: int = 0
     projections: int = 0
+    violations: int = 0
 
     @property
     def valid_rate(self) -> float:
@@ -73,7 +75,7 @@ class FeasiblePredictor:
     def __init__(
         self,
         model: Any,
-        constraint: Constraint,
+        constraint: Constraint | Any,
         *,
         action_space: Any = None,
         max_tries: int = 100,
@@ -82,6 +84,11 @@ class FeasiblePredictor:
         noise: float | int | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(constraint, Constraint):
+            raise InvalidTypeError(
+                f"constraint={constraint!r} is a {type(constraint).__name__}; give a Constraint, for a name that which "
+                "make_constraint(name, env) returns"
+            )
         self._own = ActionRange.of(model, constraint)
         self._target = self._own if action_space is None else ActionRange.of(_Space(action_space), None)
         if self._target.low.shape != self._own.low.shape:
@@ -129,6 +136,7 @@ class FeasiblePredictor:
 
         Raises:
             InvalidTypeError: If a hidden state is given.
+            ExecutedViolationError: If an action leaves the set when rounded and no feasible one is near.
         """
         if state is not None:
             raise InvalidTypeError(
@@ -157,10 +165,12 @@ class FeasiblePredictor:
             )
             first = int((info.accepted & (info.tries == 1)).sum())
             self._count(len(rows), int(info.tries.sum()), first, info.n_projections)
-        native, executed = self._target.executed(actions)
-        for row in np.flatnonzero(~np.asarray(self.constraint.contains(self._read(rows), executed))):
-            # Rounding to the environment's units left the set.
-            native[row], _ = self._target.settle(self.constraint, self._read(rows[row]), actions[row], 1e-6)
+        try:
+            # Rounding to the environment's units must not leave the set.
+            native = self._target.to_env(self._target.settled(self.constraint, self._read(rows), actions))
+        except ExecutedViolationError:
+            self.counts.violations += 1
+            raise
         return (native if raw.ndim == 2 else native[0]), None
 
     def _read(self, rows: np.ndarray) -> np.ndarray | None:
@@ -197,7 +207,7 @@ class _Space:
 
 def wrap_predict(
     model: Any,
-    constraint: Constraint,
+    constraint: Constraint | Any,
     *,
     action_space: Any = None,
     max_tries: int = 100,

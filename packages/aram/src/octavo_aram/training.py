@@ -9,8 +9,9 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,16 @@ from octavo_aram.agent import Agent, as_constraint
 from octavo_aram.buffers import memory_text
 from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
 from octavo_aram.env_loading import load_env
+from octavo_aram.environment import env_id
 from octavo_aram.evaluation import EVALUATION_PREFERENCES, evaluate
 from octavo_aram.methods import make_agent
+from octavo_aram.user_code import user_errors
 
 __all__ = ["RunSettings", "TrainingResult", "load_run", "train"]
 
 _SETTINGS, _HISTORY = "settings.json", "history.json"
+_NEEDED = {"step", "seconds", "training_tries", "training_accepted"}
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class RunSettings:
         evaluate_every: Environment steps between evaluations.
         episodes: Episodes of an evaluation.
         final_episodes: Episodes of the last one; as many as of the others if None.
+        given: Which of ``"env"`` and ``"constraint"`` were given as objects; their names then only describe them, and
+            whoever loads the run gives them again.
 
     Raises:
         InvalidValueError: If a count is out of range.
@@ -59,6 +66,7 @@ class RunSettings:
     evaluate_every: int = 1000
     episodes: int = 10
     final_episodes: int | None = None
+    given: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("steps", "num_envs", "evaluate_every", "episodes", "final_episodes"):
@@ -72,7 +80,7 @@ class RunSettings:
         Returns:
             The fields.
         """
-        return vars(self) | {"config": config_to_json(self.config)}
+        return vars(self) | {"config": config_to_json(self.config), "given": list(self.given)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunSettings:
@@ -121,7 +129,7 @@ class TrainingResult:
             "constraint": self.settings.constraint,
             "method": self.settings.method,
             "seed": self.settings.config.seed,
-            "steps": last["step"],
+            "steps": self.agent.num_steps,
             "return": last["return"],
             "valid_rate": last["valid_rate"],
             "acceptance_rate": last["acceptance_rate"],
@@ -167,19 +175,25 @@ def train(
         InvalidValueError: If ``resume`` is given without a folder.
     """
     make = env or (lambda: load_env(settings.env))
-    envs = [make() for _ in range(settings.num_envs)]
+    with user_errors("making the environment"):
+        envs = [make() for _ in range(settings.num_envs)]
     feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
     agent = make_agent(settings.method, envs, feasible, settings.config)
+    settings = _described(settings, None if env is None else envs[0], None if constraint is None else feasible)
     result = TrainingResult(settings, agent, [])
     checkpoints = None
     if folder is not None:
         checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
-        _open_folder(Path(folder), settings, checkpoints, resume)
+        _check_folder(Path(folder), settings, checkpoints, resume)
         if resume:
             _resume(result, Path(folder), checkpoints)
+        # Only now: a run that is refused stays as it was.
+        ensure_folder(folder)
+        atomic_write(Path(folder) / _SETTINGS, json.dumps(settings.to_json(), indent=2) + "\n")
     elif resume:
         raise InvalidValueError("resume needs the folder of the run to continue")
-    evaluation_env = make()
+    with user_errors("making the environment"):
+        evaluation_env = make()
     clock = time.perf_counter() - (result.history[-1]["seconds"] if result.history else 0.0)
     every = checkpoint_every or settings.evaluate_every
     description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
@@ -208,28 +222,46 @@ def train(
     return result
 
 
-def load_run(folder: str | os.PathLike[str], *, device: str | None = None) -> tuple[RunSettings, Agent]:
+def load_run(
+    folder: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    env: Callable[[], Any] | None = None,
+    constraint: Any = None,
+) -> tuple[RunSettings, Agent]:
     """Load the agent of a run's last checkpoint.
 
     Args:
         folder: The run's folder.
         device: Device of the networks; that of the run if None.
+        env: Makes the environment; needed if the run was given one as an object, otherwise its name is loaded.
+        constraint: The constraint; as ``env``.
 
     Returns:
         The run's settings and its agent.
 
     Raises:
         MissingFileError: If the folder holds no run, or no checkpoint yet.
+        InvalidValueError: If the run was given its environment or constraint as an object and none is given now.
+        InvalidStateError: If what is given is not that of the run, or files cannot be read.
     """
     from octavo_aram.methods import agent_from_state
 
     settings = _read_settings(Path(folder))
-    found = CheckpointFolder(Path(folder) / "checkpoints").latest()
+    for name, value in (("env", env), ("constraint", constraint)):
+        if name in settings.given and value is None:
+            raise InvalidValueError(
+                f"the run in {str(folder)!r} was given its {name} as a Python object, {getattr(settings, name)}; give "
+                f"it again: load_run(folder, {name}=...)"
+            )
+    found = _newest(CheckpointFolder(Path(folder) / "checkpoints"))
     if found is None:
         raise MissingFileError(f"no checkpoint in {str(folder)!r} yet; train longer")
-    env = load_env(settings.env)
-    envs = [env, *(load_env(settings.env) for _ in range(settings.num_envs - 1))]
-    return settings, agent_from_state(found[1], envs, as_constraint(settings.constraint, env), device=device)
+    make = env or (lambda: load_env(settings.env))
+    with user_errors("making the environment"):
+        envs = [make() for _ in range(settings.num_envs)]
+    feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
+    return settings, agent_from_state(found[1], envs, feasible, device=device)
 
 
 def _measure(result: TrainingResult, env: Any, seconds: float) -> dict[str, Any]:
@@ -276,7 +308,26 @@ def _crosses(before: int, after: int, every: int) -> bool:
     return before // every != after // every
 
 
-def _open_folder(folder: Path, settings: RunSettings, checkpoints: CheckpointFolder, resume: bool) -> None:
+def _described(settings: RunSettings, env: Any, constraint: Any) -> RunSettings:
+    """Settings as they are kept: objects by a description, files of the user's by their whole path."""
+    given = [name for name, value in (("env", env), ("constraint", constraint)) if value is not None]
+    return replace(
+        settings,
+        env=_whole_path(settings.env) if env is None else env_id(env),
+        constraint=_whole_path(settings.constraint) if constraint is None else repr(constraint)[:_LONGEST_NAME],
+        given=given,
+    )
+
+
+def _whole_path(name: str) -> str:
+    """A name whose file, if it names one, is found from any folder."""
+    location, colon, attribute = name.rpartition(":")
+    if colon and location.endswith(".py"):
+        return f"{Path(location).resolve()}:{attribute}"
+    return str(Path(name).resolve()) if name.lower().endswith((".yaml", ".yml")) else name
+
+
+def _check_folder(folder: Path, settings: RunSettings, checkpoints: CheckpointFolder, resume: bool) -> None:
     if resume:
         saved = _read_settings(folder).to_json()
         mine = settings.to_json()
@@ -291,17 +342,36 @@ def _open_folder(folder: Path, settings: RunSettings, checkpoints: CheckpointFol
         raise InvalidStateError(
             f"{str(folder)!r} holds a run already; continue it with resume (--resume), or give another folder"
         )
-    ensure_folder(folder)
-    atomic_write(folder / _SETTINGS, json.dumps(settings.to_json(), indent=2) + "\n")
+
+
+def _newest(checkpoints: CheckpointFolder) -> tuple[int, dict[str, Any]] | None:
+    """The newest checkpoint that is whole; a newer one that is not is told."""
+    found = checkpoints.latest()
+    if found is not None and found[0] != (newest := checkpoints.steps()[-1]):
+        warnings.warn(
+            f"the checkpoint of step {newest} in {str(checkpoints.folder)!r} is damaged; the one of step {found[0]} is "
+            "used instead",
+            stacklevel=3,
+        )
+    return found
 
 
 def _resume(result: TrainingResult, folder: Path, checkpoints: CheckpointFolder) -> None:
-    found = checkpoints.latest()
+    found = _newest(checkpoints)
     if found is None:
         return
-    result.agent.load_state_dict(found[1])
     file = folder / _HISTORY
-    rows = json.loads(file.read_bytes()) if file.is_file() else []
+    try:
+        rows = json.loads(file.read_bytes()) if file.is_file() else []
+        # What later rows and summaries are computed from.
+        if not all(set(row) >= _NEEDED for row in rows):
+            raise ValueError("a row lacks a field")
+    except (ValueError, TypeError) as error:
+        raise InvalidStateError(
+            f"{str(file)!r} cannot be read as the history of a run ({error}); mend it, or delete it to continue "
+            "without the rows so far"
+        ) from error
+    result.agent.load_state_dict(found[1])
     # A checkpoint can be older than the last row when the run was killed between the two.
     result.history = [row for row in rows if row["step"] <= found[0]]
 

@@ -17,8 +17,10 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 
 from octavo_aram.action_range import ActionRange, refuse_normalized_observations
 from octavo_aram.audit import ExecutedActionAudit, ExecutedViolationError
+from octavo_aram.constraints._user import checked_count, checked_number, checked_tolerance, numbers
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.equivalence import checked_preference, warn_unless_equivalent
+from octavo_aram.references import as_constraint
 
 __all__ = ["ActionConstraintWrapper", "AutoMDPWrapper", "ExecutedActionAudit", "ExecutedViolationError"]
 
@@ -29,22 +31,24 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def __init__(
         self,
         env: gym.Env,
-        constraint: Constraint,
-        tol: float | int,
-        max_self_loops: int,
+        constraint: Constraint | str | Any,
+        tol: float | int | Any,
+        max_self_loops: int | Any,
         constraint_obs: Callable[[Any], Any] | None,
     ) -> None:
+        constraint = as_constraint(constraint, env)
         self.range = ActionRange.of(env, constraint, checked_obs=constraint_obs is None)
-        refuse_normalized_observations(env, constraint)
-        if max_self_loops < 1:
-            raise InvalidValueError(f"max_self_loops={max_self_loops}; give at least 1")
+        refuse_normalized_observations(env, constraint, extracted=constraint_obs is not None)
+        max_self_loops, tol = checked_count(max_self_loops, "max_self_loops", least=1), checked_tolerance(tol)
         gym.Wrapper.__init__(self, env)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (constraint.action_dim,), np.float32)
-        self.constraint, self.tol, self.max_self_loops = constraint, float(tol), int(max_self_loops)
+        self.constraint, self.tol, self.max_self_loops = constraint, tol, max_self_loops
         self._extract = constraint_obs or (lambda obs: obs)
         self._obs: Any = None
         self._needs_reset = True
         self._loops = 0
+        self.violations = 0
+        """Actions refused at the last moment: their rounded value was infeasible and nothing near it was feasible."""
 
     def _seen(self) -> Any:
         return np.asarray(self._extract(self._obs)) if self.constraint.needs_obs else None
@@ -53,7 +57,7 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """Native action, its normalised value, whether it is feasible, and its violation."""
         if self._needs_reset:
             raise InvalidStateError("the episode has ended or has not begun; call reset() before step()")
-        proposed = np.asarray(action, dtype=np.float64)
+        proposed = numbers(action, "the action")
         if proposed.shape != (self.constraint.action_dim,):
             raise InvalidValueError(
                 f"action of shape {proposed.shape}; give [{self.constraint.action_dim}] in normalised units"
@@ -67,8 +71,12 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _projected(self, action: Any) -> tuple[np.ndarray, np.ndarray, int]:
         """Native and normalised value of the projection, and how many projections that took."""
-        point = self.constraint.project(self._seen(), np.asarray(action, dtype=np.float64))
-        native, seen = self.range.settle(self.constraint, self._seen(), point, self.tol)
+        point = self.constraint.project(self._seen(), numbers(action, "the action"))
+        try:
+            native, seen = self.range.settle(self.constraint, self._seen(), point, self.tol)
+        except ExecutedViolationError:
+            self.violations += 1
+            raise
         return native, seen, 1
 
     def _execute(self, native: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -89,7 +97,8 @@ class ActionConstraintWrapper(_Constrained):
 
     Args:
         env: An environment with a bounded vector of actions.
-        constraint: The constraint, on normalised actions and raw observations.
+        constraint: The constraint, on normalised actions and raw observations; or the name of a known one, e.g.
+            ``"Re+L2"``, a YAML file or ``module:Class``.
         mode: ``"error"``: an infeasible action raises; ``"project"``: its projection is executed; ``"reject"``: nothing
             is executed, the same observation comes back with reward 0, and after ``max_self_loops`` rejections in a row
             the projection is executed.
@@ -108,11 +117,11 @@ class ActionConstraintWrapper(_Constrained):
     def __init__(
         self,
         env: gym.Env,
-        constraint: Constraint,
+        constraint: Constraint | str | Any,
         mode: str = "error",
         *,
-        tol: float | int = 1e-6,
-        max_self_loops: int = 100,
+        tol: float | int | Any = 1e-6,
+        max_self_loops: int | Any = 100,
         constraint_obs: Callable[[Any], Any] | None = None,
     ) -> None:
         if mode not in {"error", "project", "reject"}:
@@ -171,7 +180,8 @@ class AutoMDPWrapper(_Constrained):
 
     Args:
         env: An environment with a bounded vector of actions.
-        constraint: The constraint, on normalised actions and raw observations.
+        constraint: The constraint, on normalised actions and raw observations; or the name of a known one, e.g.
+            ``"Re+L2"``, a YAML file or ``module:Class``.
         kappa: Penalty >= 0.
         preference: Weights (reward, constraint) on the simplex; ``"dirichlet"`` draws them afresh at each reset;
             ``None`` for vector rewards.
@@ -196,17 +206,17 @@ class AutoMDPWrapper(_Constrained):
     def __init__(
         self,
         env: gym.Env,
-        constraint: Constraint,
-        kappa: float | int = 1.0,
+        constraint: Constraint | str | Any,
+        kappa: float | int | Any = 1.0,
         preference: Sequence[Any] | np.ndarray | Literal["dirichlet"] | str | None = None,
-        reward_scale: float | int = 1.0,
-        reward_offset: float | int = 0.0,
-        max_self_loops: int = 100,
+        reward_scale: float | int | Any = 1.0,
+        reward_offset: float | int | Any = 0.0,
+        max_self_loops: int | Any = 100,
         *,
-        reward_min: float | int | None = None,
+        reward_min: float | int | Any = None,
         append_preference: bool = False,
         vector: bool | None = None,
-        tol: float | int = 1e-6,
+        tol: float | int | Any = 1e-6,
         constraint_obs: Callable[[Any], Any] | None = None,
     ) -> None:
         gym.utils.RecordConstructorArgs.__init__(
@@ -224,12 +234,10 @@ class AutoMDPWrapper(_Constrained):
             constraint_obs=constraint_obs,
         )
         super().__init__(env, constraint, tol, max_self_loops, constraint_obs)
-        if not (np.isfinite(kappa) and kappa >= 0):
-            raise InvalidValueError(f"kappa={kappa} would reward violations; give a finite kappa >= 0")
-        if not (np.isfinite(reward_scale) and reward_scale > 0 and np.isfinite(reward_offset)):
-            raise InvalidValueError(
-                f"reward_scale={reward_scale} and reward_offset={reward_offset}; give a scale > 0 and finite numbers"
-            )
+        kappa = checked_number(kappa, "kappa", least=0.0, hint="would reward violations")
+        reward_scale = checked_number(reward_scale, "reward_scale", least=np.finfo(float).tiny)
+        reward_offset = checked_number(reward_offset, "reward_offset")
+        reward_min = None if reward_min is None else checked_number(reward_min, "reward_min")
         self._redraw = isinstance(preference, str)
         if self._redraw and preference != "dirichlet":
             raise InvalidValueError(f"preference={preference!r} is not known; give two weights, 'dirichlet' or None")
@@ -237,7 +245,7 @@ class AutoMDPWrapper(_Constrained):
         self.vector = preference is None if vector is None else vector
         if preference is None and (append_preference or not self.vector):
             raise InvalidValueError("a scalar reward and append_preference need a preference; give two weights")
-        self.kappa, self.reward_scale, self.reward_offset = float(kappa), float(reward_scale), float(reward_offset)
+        self.kappa, self.reward_scale, self.reward_offset = kappa, reward_scale, reward_offset
         self.preference: np.ndarray | None = fixed
         self._next_preference: np.ndarray | None = None
         self._rng = np.random.default_rng()
@@ -252,7 +260,7 @@ class AutoMDPWrapper(_Constrained):
         self._lowest = np.inf
         self._warned = False
         if reward_min is not None:
-            self._watch(float(reward_min) / self.reward_scale + self.reward_offset, stacklevel=3)
+            self._watch(reward_min / self.reward_scale + self.reward_offset, stacklevel=3)
 
     def set_preference(self, preference: Sequence[Any] | np.ndarray) -> None:
         """Set the preference from the next reset on.

@@ -287,54 +287,82 @@ def project_diagonal_ellipsoid(
     edge = 1.0 if boxed else torch.inf
     clipped = clip(point, -edge, edge)
     largest = scale.detach().amax(-1, keepdim=True)
-    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
+    safe = torch.where(largest > 0, largest, 1.0)
+    # Masks multiply throughout: torch.where costs several times as much on a CPU.
     unit = scale / safe
-    unit = torch.where(unit > _NEGLIGIBLE_WEIGHT, unit, torch.zeros_like(unit))
+    unit = unit * (unit > _NEGLIGIBLE_WEIGHT)
     limit = bound / safe[:, 0]
     with torch.no_grad():
-        rows = ((unit * (clipped - center).square()).sum(-1) > limit).nonzero()[:, 0]
+        away = clipped - center
+        rows = (torch.linalg.vecdot(unit, away * away) > limit).nonzero()[:, 0]
     if len(rows) == 0:
         return clipped
-    u, q, r = (point - center)[rows], unit[rows], limit[rows]
-    c = center.expand_as(point)[rows]
+    c = center.expand_as(point)
+    u, q, r, kept = point - center, unit, limit, clipped
+    everything = len(rows) == len(point)
+    if not everything:
+        u, q, r, c, kept = u[rows], q[rows], r[rows], c[rows], clipped[rows]
     if bound == 0:
-        return clipped.index_put((rows,), torch.where(q > 0, c, clipped[rows]))
-    b = torch.where(u > 0, edge - c, edge + c)
-
+        return clipped.index_put((rows,), torch.where(q > 0, c, kept))
     with torch.no_grad():
-        low = torch.zeros_like(r)
-        # q / (1 + m q)^2 <= 1 / (4 m) bounds the left-hand side by |u|^2 / (4 m).
-        high = u.square().sum(-1) / (4 * r)
-        multiplier = low.clone()
-        for step in range(_MAX_STEPS):
-            value, slope = _left_side(multiplier, u, q, b)
-            above = value > r
-            low, high = torch.where(above, multiplier, low), torch.where(above, high, multiplier)
-            newton = multiplier + 2 * value * ((value / r).sqrt() - 1) / (-slope).clamp(min=1e-300)
-            middle = torch.where(low > 0, (low * high).sqrt(), high * 1e-3)
-            usable = (slope < 0) & (newton > low) & (newton < high) & torch.tensor(step % 6 != 5, device=r.device)
-            after = torch.where(usable, newton, middle)
-            done = ((value - r).abs() <= 1e-13 * r) | (high - low <= 2e-16 * high)
-            multiplier = torch.where(done, multiplier, after)
-            if done.all():
-                break
-    value, slope = _left_side(multiplier, u, q, b)
+        size = u.abs()
+        # Distance of the centre from the box, in the direction of each component.
+        b = edge - c * u.sign() if boxed else torch.full_like(u, torch.inf)
+        multiplier = _ellipsoid_multiplier(size, q, r, b)
+        shrink = 1 / (1 + multiplier[:, None] * q)
+        free = size * shrink < b
+        held = b * b * q * ~free if boxed else torch.zeros_like(u)
     # One Newton step with gradient: its value is zero and its derivative that of the implicit function.
-    step_back = (value - r) / slope.detach().clamp(max=-1e-300)
-    exact = torch.where(slope.detach() < 0, multiplier - step_back, multiplier)
+    moved = u / (1 + multiplier[:, None] * q)
+    part = q * moved * moved * free
+    slope = -2 * torch.linalg.vecdot(part.detach(), q.detach() * shrink)
+    step_back = (part.sum(-1) + held.sum(-1) - r) / slope.clamp(max=-1e-300)
+    exact = torch.where(slope < 0, multiplier - step_back, multiplier)
     x = (c + u / (1 + exact[:, None] * q)).clamp(-edge, edge)
     with torch.no_grad():
-        value = (q * (x - c).square()).sum(-1)
-        shrink = torch.where(value > r, (r / value).sqrt(), torch.ones_like(r))[:, None]
-        correction = torch.where(q > 0, (x - c) * (shrink - 1), torch.zeros_like(x))
-    return clipped.index_put((rows,), x + correction)
+        away = x - c
+        value = torch.linalg.vecdot(q, away * away)
+        shrink = torch.where(value > r, (r / value).sqrt(), 1.0)[:, None]
+        correction = away * (shrink - 1) * (q > 0)
+    x = x + correction
+    return x if everything else clipped.index_put((rows,), x)
 
 
-def _left_side(multiplier: Tensor, u: Tensor, q: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Left-hand side of the ellipsoid at ``u / (1 + multiplier q)``, cut at ``b``, and its derivative."""
-    shrink = 1 / (1 + multiplier[:, None] * q)
-    size = u.abs() * shrink
-    free = size < b
-    value = q * torch.where(free, size, b).square()
-    slope = torch.where(free, -2 * q * value * shrink, torch.zeros_like(value))
-    return value.sum(-1), slope.sum(-1)
+def _ellipsoid_multiplier(size: Tensor, q: Tensor, r: Tensor, b: Tensor) -> Tensor:
+    """Root m of ``sum q min(size / (1 + m q), b)^2 = r`` for every row.
+
+    Bracketed Newton steps on the reciprocal square root, which is nearly linear in m; rows that are done leave the
+    batch.
+    """
+    low = torch.zeros_like(r)
+    # q / (1 + m q)^2 <= 1 / (4 m) bounds the left-hand side by |size|^2 / (4 m).
+    high = torch.linalg.vecdot(size, size) / (4 * r)
+    multiplier = result = low.clone()
+    todo: Tensor | None = None
+    for step in range(_MAX_STEPS):
+        shrink = torch.addcmul(torch.ones_like(q), q, multiplier[:, None]).reciprocal_()
+        moved = size * shrink
+        cut = torch.minimum(moved, b)
+        part = (cut * cut).mul_(q)
+        value = part.sum(-1)
+        slope = -2 * torch.linalg.vecdot(part.mul_(moved < b), shrink.mul_(q))
+        above = value > r
+        low, high = torch.where(above, multiplier, low), torch.where(above, high, multiplier)
+        newton = multiplier + 2 * value * ((value / r).sqrt() - 1) / (-slope).clamp(min=1e-300)
+        usable = (slope < 0) & (newton > low) & (newton < high)
+        if step % 6 == 5:
+            usable = torch.zeros_like(usable)
+        middle = torch.where(low > 0, (low * high).sqrt(), high * 1e-3)
+        # The caller's last Newton step squares what is left.
+        done = ((value - r).abs() <= 1e-9 * r) | (high - low <= 2e-16 * high)
+        multiplier = torch.where(done, multiplier, torch.where(usable, newton, middle))
+        result = multiplier if todo is None else result.index_copy(0, todo, multiplier)
+        finished = int(done.sum())
+        if finished == len(done):
+            break
+        # Rows that are done cost little; dropping them copies the others.
+        if 4 * finished > len(done):
+            keep = (~done).nonzero()[:, 0]
+            todo = keep if todo is None else todo[keep]
+            size, q, r, b, low, high, multiplier = (x[keep] for x in (size, q, r, b, low, high, multiplier))
+    return result

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from octavo_aram.constraints._dual_search import clip, project_ball, project_diagonal_ellipsoid
 from octavo_aram.constraints._interior_point import project_pieces, with_box
-from octavo_aram.constraints._user import checked_dim, from_user, vector
+from octavo_aram.constraints._user import checked_count, checked_dim, checked_number, from_user, numbers, vector
 from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
 
 __all__ = ["Box", "Ellipsoid", "L2Ball"]
@@ -36,7 +34,7 @@ class Box(Constraint):
 
     exact_projection = True
 
-    def __init__(self, low: Sequence[Any] | np.ndarray | Tensor, high: Sequence[Any] | np.ndarray | Tensor) -> None:
+    def __init__(self, low: Any, high: Any) -> None:
         self.low, self.high = vector(low, "low"), vector(high, "high")
         if self.low.shape != self.high.shape:
             raise InvalidValueError(f"low has {len(self.low)} entries and high {len(self.high)}; give as many of each")
@@ -94,17 +92,16 @@ class L2Ball(Constraint):
 
     def __init__(
         self,
-        radius2: float | int,
-        center: Sequence[Any] | np.ndarray | Tensor | None = None,
+        radius2: Any,
+        center: Any = None,
         *,
-        action_dim: int | None = None,
+        action_dim: Any = None,
     ) -> None:
-        if not math.isfinite(radius2) or radius2 < 0:
-            raise InvalidValueError(f"radius2={radius2} leaves the ball empty; give a finite squared radius >= 0")
+        size = checked_number(radius2, "radius2", least=0.0, hint="leaves the ball empty")
         if center is None and action_dim is None:
             raise InvalidValueError("give action_dim or a center, so that the number of action components is known")
-        self.radius2 = float(radius2)
-        self.center = np.zeros(checked_dim(action_dim or 0)) if center is None else vector(center, "center")
+        self.radius2 = size
+        self.center = np.zeros(checked_dim(action_dim)) if center is None else vector(center, "center")
         self.action_dim = checked_dim(len(self.center))
         if action_dim is not None and action_dim != self.action_dim:
             raise InvalidValueError(f"center has {self.action_dim} entries but action_dim={action_dim}")
@@ -147,25 +144,23 @@ class Ellipsoid(Constraint):
 
     def __init__(
         self,
-        matrix: np.ndarray | Tensor | Sequence[Any] | Callable[[np.ndarray], Any],
-        bound: float | int,
-        center: Sequence[Any] | np.ndarray | Tensor | None = None,
+        matrix: Any,
+        bound: Any,
+        center: Any = None,
         *,
-        action_dim: int | None = None,
-        min_obs_dim: int = 0,
+        action_dim: Any = None,
+        min_obs_dim: Any = 0,
     ) -> None:
-        if not math.isfinite(bound) or bound < 0:
-            raise InvalidValueError(f"bound={bound} leaves the ellipsoid empty; give a finite bound >= 0")
-        self.bound = float(bound)
+        self.bound = checked_number(bound, "bound", least=0.0, hint="leaves the ellipsoid empty")
         self.matrix = matrix
         self.needs_obs = callable(matrix)
-        self.min_obs_dim = min_obs_dim if callable(matrix) else 0
+        self.min_obs_dim = checked_count(min_obs_dim, "min_obs_dim") if callable(matrix) else 0
         if callable(matrix):
             if action_dim is None:
                 raise InvalidValueError("give action_dim: the matrix is a function, so its size is not known yet")
             self.action_dim = checked_dim(action_dim)
         else:
-            fixed = np.asarray(matrix, dtype=np.float64)
+            fixed = numbers(matrix, "matrix")
             self.action_dim = checked_dim(fixed.shape[-1] if fixed.ndim else 0)
             if action_dim is not None and action_dim != self.action_dim:
                 raise InvalidValueError(f"the matrix is for {self.action_dim} components but action_dim={action_dim}")

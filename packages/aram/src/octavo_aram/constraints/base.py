@@ -1,8 +1,8 @@
 """What every constraint on actions answers: membership, violation, projection, an interior point, its volume.
 
-Public methods take NumPy arrays or torch tensors and return the same kind, dtype and device. Below them one
-implementation works on batches of torch tensors in float64: a float32 sum of seventeen products of size 30 is off by
-more than the tolerance of the checks, 1e-6.
+Public methods take NumPy arrays or torch tensors and return the same kind, dtype and device; lists count as arrays.
+Below them one implementation works on batches of torch tensors in float64: a float32 sum of seventeen products of size
+30 is off by more than the tolerance of the checks, 1e-6.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextvars
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from jaxtyping import Bool, Float
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_aram.constraints._batch import Batch
+from octavo_aram.constraints._user import checked_tolerance
+from octavo_aram.user_code import user_errors
+
 __all__ = ["Array", "Constraint", "ConvexPieces", "QPCounter", "VolumeEstimate", "count_qp"]
 
 Array = np.ndarray | Tensor
 """What public methods take and return."""
-
-ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 
 # Beyond this magnitude offsets of size 1 drown in the spacing of floats, and squares may overflow.
 _LARGEST_ACTION = 1e14
@@ -152,48 +154,88 @@ class Constraint(ABC):
 
     def _interior(self, obs: Float[Tensor, "batch obs"] | None, act: Float[Tensor, "batch d"]) -> Tensor:
         """Feasible points, as far from the border as is cheap; ``act`` holds zeros of the right shape."""
-        return self._project(obs, act)
+        return self._nearest(obs, act)
 
     def _pieces(self, obs: Float[Tensor, "batch obs"] | None, batch: int, like: Tensor) -> ConvexPieces | None:
         """The set as convex pieces without the box, or ``None`` if it is not of that form."""
         return None
 
+    def _functions(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        """Result of ``_excess``, checked: a wrong shape would be broadcast to a wrong answer."""
+        values = self._run("_excess", obs, act)
+        if values.ndim != 2 or len(values) != len(act) or values.shape[1] == 0:
+            raise InvalidValueError(
+                f"{type(self).__name__}._excess returned shape {tuple(values.shape)} for {len(act)} actions; "
+                f"return [batch, functions], here [{len(act)}, 1] or more columns"
+            )
+        return values
+
+    def _nearest(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        """Result of ``_project``, checked."""
+        return self._points("_project", obs, act)
+
+    def _inner(self, obs: Tensor | None, act: Tensor) -> Tensor:
+        """Result of ``_interior``, checked."""
+        return self._points("_interior", obs, act)
+
+    def _points(self, method: str, obs: Tensor | None, act: Tensor) -> Tensor:
+        points = self._run(method, obs, act)
+        if points.shape != act.shape:
+            raise InvalidValueError(
+                f"{type(self).__name__}.{method} returned shape {tuple(points.shape)} for actions "
+                f"{tuple(act.shape)}; return one action for each"
+            )
+        return points
+
+    def _run(self, method: str, obs: Tensor | None, act: Tensor) -> Tensor:
+        own = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
+        with contextlib.nullcontext() if own else user_errors(f"{type(self).__name__}.{method}"):
+            values = getattr(self, method)(obs, act)
+        if not isinstance(values, Tensor) or values.dtype == torch.bool or values.is_complex():
+            kind = values.dtype if isinstance(values, Tensor | np.ndarray) else type(values).__name__
+            raise InvalidTypeError(
+                f"{type(self).__name__}.{method} returned {kind}; return a torch tensor of real numbers, computed from "
+                "the tensors that it is given"
+            )
+        return values.to(act.dtype)
+
     def _violation(
         self, obs: Float[Tensor, "batch obs"] | None, act: Float[Tensor, "batch d"]
     ) -> Float[Tensor, " batch"]:
         # Products of huge actions may overflow to inf - inf.
-        excess = self._excess(obs, act).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        excess = self._functions(obs, act).nan_to_num(nan=torch.inf, posinf=torch.inf)
         return excess.clamp(min=0).sum(-1) + (act.abs() - 1).clamp(min=0).sum(-1)
 
     def _contains(
         self, obs: Float[Tensor, "batch obs"] | None, act: Float[Tensor, "batch d"], tol: float
     ) -> Bool[Tensor, " batch"]:
         inside = (act.abs() <= 1 + tol).all(-1)
-        return inside & (self._excess(obs, act) <= tol).all(-1)
+        return inside & (self._functions(obs, act) <= tol).all(-1)
 
-    def contains(self, obs: Array | None, act: Array, tol: float | int = 1e-6) -> Any:
+    def contains(self, obs: Any, act: Any, tol: Any = 1e-6) -> Any:
         """Tell which actions are feasible.
 
         Args:
             obs: Raw observations [o] or [..., o]; ``None`` if the set does not depend on them.
             act: Actions [d] or [..., d] in normalised units.
-            tol: Slack allowed for each constraint function and for the box.
+            tol: Slack allowed for each constraint function and for the box, finite and >= 0.
 
         Returns:
             Booleans of the leading shape; a plain ``bool`` for one action.
 
         Raises:
-            InvalidValueError: If shapes do not fit or an entry is NaN or infinite.
+            InvalidValueError: If shapes do not fit, an entry is NaN or infinite, or ``tol`` is out of range.
 
         Source:
             Section 4.1 (the membership oracle of acceptance-rejection); tolerance 1e-6 as in the official checks.
         """
+        slack = checked_tolerance(tol)
         batch = Batch.of(self, obs, act)
         with torch.no_grad():
-            inside = self._contains(batch.obs, batch.act, float(tol))
+            inside = self._contains(batch.obs, batch.act, slack)
         return bool(inside[0]) if not batch.leading else batch.shaped(inside)
 
-    def violation(self, obs: Array | None, act: Array) -> Any:
+    def violation(self, obs: Any, act: Any) -> Any:
         """Measure by how much actions violate the constraint: the sum of the positive parts of its functions.
 
         Args:
@@ -212,7 +254,7 @@ class Constraint(ABC):
         batch = Batch.of(self, obs, act)
         return batch.shaped(batch.cast(self._violation(batch.obs, batch.act)))
 
-    def project(self, obs: Array | None, act: ArrayT) -> ArrayT:
+    def project(self, obs: Any, act: Any) -> Any:
         """Find the nearest feasible actions in the Euclidean norm.
 
         Tensors keep their gradient where the projection has one. A result in less than float64 may be pulled inwards by
@@ -234,18 +276,18 @@ class Constraint(ABC):
         """
         batch = Batch.of(self, obs, act)
         if batch.act.shape[0] == 0:
-            return cast("ArrayT", batch.shaped(batch.cast(batch.act)))
+            return batch.shaped(batch.cast(batch.act))
         goal = batch.act
         reach = float(goal.detach().abs().max())
         if reach > _LARGEST_ACTION:
             largest = goal.detach().abs().amax(-1, keepdim=True)
             goal = goal * torch.where(largest > _LARGEST_ACTION, _REDUCED_ACTION / largest, 1.0)
-        exact = self._project(batch.obs, goal)
+        exact = self._nearest(batch.obs, goal)
         if reach > _FAR_ACTION:
-            exact = self._project(batch.obs, exact)
-        return cast("ArrayT", batch.shaped(self._rounded(batch, exact)))
+            exact = self._nearest(batch.obs, exact)
+        return batch.shaped(self._rounded(batch, exact))
 
-    def interior(self, obs: Array | None = None) -> Any:
+    def interior(self, obs: Any = None) -> Any:
         """Give a feasible point for each state, away from the border where that is cheap.
 
         Args:
@@ -260,6 +302,8 @@ class Constraint(ABC):
         Source:
             Beyond the paper: the origin of alpha-projection and a fallback that needs no projection.
         """
+        if obs is not None and not isinstance(obs, Tensor | np.ndarray):
+            obs = Batch.array(obs, "observation")
         leading = () if obs is None else tuple(obs.shape[:-1])
         zeros: Array
         if isinstance(obs, Tensor):
@@ -270,9 +314,9 @@ class Constraint(ABC):
             zeros = np.zeros((*leading, self.action_dim), obs.dtype if obs is not None and floating else np.float64)
         batch = Batch.of(self, obs, zeros)
         with torch.no_grad():
-            return batch.shaped(batch.cast(self._interior(batch.obs, batch.act)))
+            return batch.shaped(batch.cast(self._inner(batch.obs, batch.act)))
 
-    def volume_fraction(self, obs: Array | None = None, n: int = 100_000, seed: int = 0) -> VolumeEstimate:
+    def volume_fraction(self, obs: Any = None, n: int = 100_000, seed: int = 0) -> VolumeEstimate:
         """Estimate the feasible share of the normalised box.
 
         Args:
@@ -294,8 +338,23 @@ class Constraint(ABC):
 
         return estimate_volume(self, obs, n=n, seed=seed)
 
+    def fingerprint(self) -> str:
+        """Tell this constraint from others: a hash of its class, its parameters and the user's functions in them.
+
+        Returns:
+            64 hexadecimal digits; equal for constraints that are the same.
+
+        Source:
+            Beyond the paper: a run goes on only under the constraint that it was started with.
+        """
+        from octavo_aram.constraints._identity import fingerprint
+
+        return fingerprint(self)
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(action_dim={getattr(self, 'action_dim', '?')})"
+        from octavo_aram.constraints._identity import describe
+
+        return describe(self)
 
     def _rounded(self, batch: Batch, exact: Tensor) -> Tensor:
         """Cast a projection to the caller's dtype without leaving the set."""
@@ -310,7 +369,7 @@ class Constraint(ABC):
             rows = out.nonzero()[:, 0]
             obs = None if batch.obs is None else batch.obs[rows]
             point = exact[rows]
-            inner = self._interior(obs, torch.zeros_like(point))
+            inner = self._inner(obs, torch.zeros_like(point))
             pulled, todo = point.clone(), torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             for power in range(5):
                 share = min(torch.finfo(result.dtype).eps * 4**power, 1.0)
@@ -321,82 +380,3 @@ class Constraint(ABC):
             shift = torch.zeros_like(exact)
             shift[rows] = pulled - point
         return batch.cast(exact + shift)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Observations and actions as float64 tensors of one leading axis, and the way back to the caller's form."""
-
-    obs: Tensor | None
-    act: Tensor
-    leading: tuple[int, ...]
-    dtype: torch.dtype
-    numpy: bool
-
-    @classmethod
-    def of(cls, constraint: Constraint, obs: Array | None, act: Array) -> Batch:
-        """Check and convert one call's arguments."""
-        action, action_finite = _tensor(act, "action")
-        dim = constraint.action_dim
-        if action.ndim == 0 or action.shape[-1] != dim:
-            raise InvalidValueError(
-                f"action of shape {tuple(action.shape)} does not fit {constraint!r}; "
-                f"give [{dim}] or [batch, {dim}], in normalised units"
-            )
-        dtype = action.dtype if action.is_floating_point() else torch.float64
-        action = action.to(_working_dtype(action.device))
-        if not action_finite:
-            raise InvalidValueError("the action holds NaN or infinite entries; a policy that diverged does this")
-        observation = None
-        leading = tuple(action.shape[:-1])
-        if constraint.needs_obs:
-            if obs is None:
-                raise InvalidValueError(f"{constraint!r} depends on the state; give the raw observation")
-            observation, finite = _tensor(obs, "observation")
-            observation = observation.to(device=action.device, dtype=action.dtype)
-            least = constraint.min_obs_dim
-            if observation.ndim == 0 or observation.shape[-1] < least:
-                raise InvalidValueError(
-                    f"observation of shape {tuple(observation.shape)} is too short for {constraint!r}, which reads "
-                    f"entry {least - 1}; give raw observations [obs] or [batch, obs]"
-                )
-            if not finite:
-                raise InvalidValueError("the observation holds NaN or infinite entries; give raw, finite observations")
-            if action.ndim == 1 and observation.ndim == 1:
-                return cls(observation[None], action[None], (), dtype, not isinstance(act, Tensor))
-            try:
-                leading = torch.broadcast_shapes(leading, observation.shape[:-1])
-            except RuntimeError as error:
-                raise InvalidValueError(
-                    f"{tuple(observation.shape[:-1])} observations and {leading} actions do not match; "
-                    "give one observation, or one per action"
-                ) from error
-            observation = observation.expand(*leading, observation.shape[-1]).reshape(-1, observation.shape[-1])
-            action = action.expand(*leading, dim)
-        return cls(observation, action.reshape(-1, dim), tuple(leading), dtype, not isinstance(act, Tensor))
-
-    def cast(self, values: Tensor) -> Tensor:
-        """Floating-point results in the caller's dtype."""
-        return values.to(self.dtype)
-
-    def shaped(self, values: Tensor) -> Any:
-        """Results [batch, ...] in the caller's leading shape and kind."""
-        values = values.reshape((*self.leading, *values.shape[1:]))
-        return values.detach().cpu().numpy() if self.numpy else values
-
-
-def _working_dtype(device: torch.device) -> torch.dtype:
-    # The Metal back end has no float64.
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def _tensor(values: Any, what: str) -> tuple[Tensor, bool]:
-    """A tensor, and whether all its entries are finite."""
-    if isinstance(values, Tensor):
-        return values, bool(torch.isfinite(values.detach()).all())
-    array = np.array(values)
-    if array.dtype.kind not in "fiub":
-        raise InvalidTypeError(f"the {what} has dtype {array.dtype}; give real numbers")
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    return torch.from_numpy(array), bool(np.isfinite(array).all())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +19,16 @@ from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
 __all__ = ["Intersection", "Union"]
 
 _EXACTLY = 1e-12
+_MAX_ALTERNATIVES = 4096
 
 
-def _same_dim(parts: Sequence[Any], name: str) -> int:
+def _listed(parts: Any, name: str) -> list[Any]:
+    if isinstance(parts, Constraint) or not isinstance(parts, Iterable) or isinstance(parts, str | bytes | Mapping):
+        raise InvalidTypeError(f"{name} takes a list of constraints, not {type(parts).__name__}; write [a, b]")
+    return list(parts)
+
+
+def _same_dim(parts: list[Any], name: str) -> int:
     if not parts:
         raise InvalidValueError(f"{name} of no constraints: give one or more")
     for part in parts:
@@ -48,7 +56,8 @@ class Union(Constraint):
 
     convex = False
 
-    def __init__(self, parts: Sequence[Any]) -> None:
+    def __init__(self, parts: Any) -> None:
+        parts = _listed(parts, "a union")
         self.action_dim = _same_dim(parts, "a union")
         self.parts = tuple(parts)
         self.needs_obs = any(part.needs_obs for part in parts)
@@ -58,7 +67,7 @@ class Union(Constraint):
         self.has_volume = any(part.has_volume for part in parts)
 
     def _excess(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch 1"]:
-        worst = [part._excess(obs, act).amax(-1) for part in self.parts]
+        worst = [part._functions(obs, act).amax(-1) for part in self.parts]
         return torch.stack(worst, -1).amin(-1, keepdim=True)
 
     def _violation(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, " batch"]:
@@ -68,15 +77,12 @@ class Union(Constraint):
         return torch.stack([part._contains(obs, act, tol) for part in self.parts], -1).any(-1)
 
     def _project(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
-        points = torch.stack([part._project(obs, act) for part in self.parts])
+        points = torch.stack([part._nearest(obs, act) for part in self.parts])
         nearest = (points.detach() - act.detach()).square().sum(-1).argmin(0)
         return points[nearest, torch.arange(len(act), device=act.device)]
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
-        return self.parts[0]._interior(obs, act)
-
-    def __repr__(self) -> str:
-        return f"Union({list(self.parts)!r})"
+        return self.parts[0]._inner(obs, act)
 
 
 class Intersection(Constraint):
@@ -90,14 +96,15 @@ class Intersection(Constraint):
         parts: The constraints, on the same number of components.
 
     Raises:
-        InvalidValueError: If there are none or their dimensions differ.
+        InvalidValueError: If there are none, their dimensions differ, or unions multiply to thousands of alternatives.
         InvalidTypeError: If one is not a constraint.
 
     Source:
         Beyond the paper: O+S of the omron-sinicx benchmark.
     """
 
-    def __init__(self, parts: Sequence[Any]) -> None:
+    def __init__(self, parts: Any) -> None:
+        parts = _listed(parts, "an intersection")
         self.action_dim = _same_dim(parts, "an intersection")
         flat: list[Constraint] = []
         for part in parts:
@@ -111,14 +118,20 @@ class Intersection(Constraint):
         self._alternatives: Union | None = None
         if len(self.parts) > 1 and any(isinstance(part, Union) for part in self.parts):
             choices = [part.parts if isinstance(part, Union) else (part,) for part in self.parts]
+            count = math.prod(len(choice) for choice in choices)
+            if count > _MAX_ALTERNATIVES:
+                raise InvalidValueError(
+                    f"this intersection of unions has {count:,} alternatives, too many to project onto; "
+                    f"give at most {_MAX_ALTERNATIVES:,}, or an Oracle with a projection of your own"
+                )
             self._alternatives = Union([Intersection(chosen) for chosen in itertools.product(*choices)])
 
     def _excess(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch functions"]:
-        return torch.cat([part._excess(obs, act) for part in self.parts], -1)
+        return torch.cat([part._functions(obs, act) for part in self.parts], -1)
 
     def _project(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
         if len(self.parts) == 1:
-            return self.parts[0]._project(obs, act)
+            return self.parts[0]._nearest(obs, act)
         if self._alternatives is not None:
             return self._nearest_alternative(obs, act)
         result = clip(act, -1.0, 1.0)
@@ -129,7 +142,7 @@ class Intersection(Constraint):
             chosen = None if obs is None else obs[todo]
             # The nearest point of a larger set is the nearest of this one if it belongs to it.
             try:
-                candidate = part._project(chosen, act[todo])
+                candidate = part._nearest(chosen, act[todo])
             except InvalidTypeError:
                 continue
             left = self._outside(chosen, candidate)
@@ -155,7 +168,7 @@ class Intersection(Constraint):
         best, distance = clip(act, -1.0, 1.0), torch.full_like(act[:, 0], torch.inf)
         for part in self._alternatives.parts:
             try:
-                point = part._project(obs, act)
+                point = part._nearest(obs, act)
             except InvalidValueError:
                 # An empty alternative; the set is empty only if all are.
                 continue
@@ -174,14 +187,14 @@ class Intersection(Constraint):
     def _exactly_contains(self, obs: Tensor | None, act: Tensor) -> Tensor:
         inside = (act.abs() <= 1 + _EXACTLY).all(-1)
         for part in self.parts:
-            inside &= (part._excess(obs, act) + getattr(part, "tol", 0.0) <= _EXACTLY).all(-1)
+            inside &= (part._functions(obs, act) + getattr(part, "tol", 0.0) <= _EXACTLY).all(-1)
         return inside
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
         if self._alternatives is not None:
             for part in self._alternatives.parts:
                 try:
-                    return part._interior(obs, act)
+                    return part._inner(obs, act)
                 except InvalidValueError:
                     continue
             raise InvalidValueError("the feasible set is empty: no alternative of the union meets the other parts")
@@ -189,7 +202,7 @@ class Intersection(Constraint):
         if pieces is None:
             for part in self.parts:
                 try:
-                    point = part._interior(obs, act)
+                    point = part._inner(obs, act)
                 except InvalidTypeError:
                     continue
                 if self._contains(obs, point, 1e-9).all():
@@ -201,6 +214,3 @@ class Intersection(Constraint):
         parts = [part._pieces(obs, batch, like) for part in self.parts]
         known = [part for part in parts if part is not None]
         return merge_pieces(known, self.action_dim) if len(known) == len(parts) else None
-
-    def __repr__(self) -> str:
-        return f"Intersection({list(self.parts)!r})"

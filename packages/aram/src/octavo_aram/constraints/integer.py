@@ -10,7 +10,7 @@ from jaxtyping import Float
 from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
-from octavo_aram.constraints._user import checked_dim
+from octavo_aram.constraints._user import checked_count, checked_dim
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.envs.allocation import nearest_integer_allocation
 
@@ -28,6 +28,7 @@ class IntegerAllocation(Constraint):
 
     Raises:
         InvalidValueError: If the bounds do not admit the total or are equal.
+        InvalidTypeError: If a number of units is not whole.
 
     Source:
         Beyond the paper: the exact set behind BSS, which it relaxes to a band.
@@ -37,14 +38,18 @@ class IntegerAllocation(Constraint):
     convex = False
     has_volume = False
 
-    def __init__(self, total: int, lower: int, upper: int, *, action_dim: int) -> None:
+    def __init__(self, total: Any, lower: Any, upper: Any, *, action_dim: Any) -> None:
         self.action_dim = checked_dim(action_dim)
+        total, lower, upper = (
+            checked_count(value, name, least=None)
+            for name, value in (("total", total), ("lower", lower), ("upper", upper))
+        )
         if lower >= upper or not lower * self.action_dim <= total <= upper * self.action_dim:
             raise InvalidValueError(
                 f"{self.action_dim} components of {lower} to {upper} units cannot hold {total} units in all; "
                 "give lower < upper and a total between action_dim * lower and action_dim * upper"
             )
-        self.total, self.lower, self.upper = int(total), int(lower), int(upper)
+        self.total, self.lower, self.upper = total, lower, upper
         self.scale, self.offset = (upper - lower) / 2, (upper + lower) / 2
 
     def counts(self, act: Any) -> np.ndarray:

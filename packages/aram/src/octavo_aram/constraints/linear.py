@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,10 @@ from torch import Tensor
 
 from octavo_aram.constraints._dual_search import project_knapsack
 from octavo_aram.constraints._polytope import chebyshev_center, project_polytope
-from octavo_aram.constraints._user import checked_dim, from_user, vector
+from octavo_aram.constraints._user import checked_count, checked_dim, checked_number, from_user, numbers, vector
 from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
 
 __all__ = ["LinearInequality", "SumEquality"]
-
-Coefficients = np.ndarray | Tensor | Sequence[Any] | Callable[[np.ndarray], Any]
 
 
 class LinearInequality(Constraint):
@@ -41,28 +37,28 @@ class LinearInequality(Constraint):
 
     def __init__(
         self,
-        matrix: Coefficients,
-        bound: Coefficients | float | int,
+        matrix: Any,
+        bound: Any,
         *,
-        action_dim: int | None = None,
-        min_obs_dim: int = 0,
+        action_dim: Any = None,
+        min_obs_dim: Any = 0,
     ) -> None:
         self.needs_obs = callable(matrix) or callable(bound)
-        self.min_obs_dim = min_obs_dim if self.needs_obs else 0
+        self.min_obs_dim = checked_count(min_obs_dim, "min_obs_dim") if self.needs_obs else 0
         self.matrix, self.bound = matrix, bound
         if callable(matrix):
             if action_dim is None:
                 raise InvalidValueError("give action_dim: the matrix is a function, so its size is not known yet")
             self.action_dim = checked_dim(action_dim)
         else:
-            fixed = np.atleast_2d(_numbers(matrix, "matrix"))
+            fixed = np.atleast_2d(numbers(matrix, "matrix"))
             if fixed.ndim != 2 or fixed.shape[0] == 0:
                 raise InvalidValueError(f"matrix has shape {fixed.shape}; give [rows, action_dim]")
             self.matrix, self.action_dim = fixed, checked_dim(fixed.shape[1])
             if action_dim is not None and action_dim != self.action_dim:
                 raise InvalidValueError(f"matrix has {self.action_dim} columns but action_dim={action_dim}")
         if not callable(bound):
-            self.bound = vector(np.atleast_1d(_numbers(bound, "bound")), "bound")
+            self.bound = vector(np.atleast_1d(numbers(bound, "bound")), "bound")
         self._center: np.ndarray | None = None
         if isinstance(self.matrix, np.ndarray):
             self.exact_projection = len(self.matrix) == 1
@@ -148,15 +144,14 @@ class SumEquality(Constraint):
 
     exact_projection = True
 
-    def __init__(self, total: float | int, tol: float | int = 0.0, *, action_dim: int) -> None:
+    def __init__(self, total: Any, tol: Any = 0.0, *, action_dim: Any) -> None:
         self.action_dim = checked_dim(action_dim)
-        if not math.isfinite(total) or abs(total) > self.action_dim:
+        self.total = checked_number(total, "total")
+        self.tol = checked_number(tol, "tol", least=0.0, hint="is no half width of a band")
+        if abs(self.total) > self.action_dim:
             raise InvalidValueError(
                 f"the feasible set is empty: {self.action_dim} components in [-1, 1] cannot sum to {total}"
             )
-        if not math.isfinite(tol) or tol < 0:
-            raise InvalidValueError(f"tol={tol} is not accepted; give a finite half width >= 0")
-        self.total, self.tol = float(total), float(tol)
         self.has_volume = self.tol > 0
 
     def _excess(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch 1"]:
@@ -172,18 +167,3 @@ class SumEquality(Constraint):
     def _pieces(self, obs: Tensor | None, batch: int, like: Tensor) -> ConvexPieces:
         ones = like.new_ones(batch, 1, self.action_dim)
         return ConvexPieces(equality=ones, equality_bound=like.new_full((batch, 1), self.total))
-
-    def __repr__(self) -> str:
-        return f"SumEquality(action_dim={self.action_dim}, total={self.total:g}, tol={self.tol:g})"
-
-
-def _numbers(values: Any, name: str) -> np.ndarray:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidValueError(f"{name} is no array of numbers: {error}") from error
-    if not np.isfinite(array).all():
-        raise InvalidValueError(f"{name} holds NaN or infinite entries")
-    return array

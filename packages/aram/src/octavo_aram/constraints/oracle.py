@@ -11,8 +11,9 @@ from jaxtyping import Float
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
-from octavo_aram.constraints._user import checked_dim
+from octavo_aram.constraints._user import checked_count, checked_dim
 from octavo_aram.constraints.base import Constraint
+from octavo_aram.user_code import user_errors
 
 __all__ = ["Oracle"]
 
@@ -45,21 +46,23 @@ class Oracle(Constraint):
         fn: Any,
         project: Callable[[Any, np.ndarray], Any] | None = None,
         *,
-        action_dim: int,
+        action_dim: Any,
         needs_obs: bool = False,
         interior: Callable[[Any], Any] | None = None,
-        min_obs_dim: int = 0,
+        min_obs_dim: Any = 0,
     ) -> None:
         if not callable(fn):
             raise InvalidTypeError(f"an oracle needs a function fn(obs, act) -> bool[batch], not {type(fn).__name__}")
         self.fn, self.projection, self.interior_fn = fn, project, interior
         self.action_dim = checked_dim(action_dim)
         self.needs_obs = bool(needs_obs)
-        self.min_obs_dim = min_obs_dim if needs_obs else 0
+        self.min_obs_dim = checked_count(min_obs_dim, "min_obs_dim") if needs_obs else 0
 
     def _call(self, function: Callable[..., Any], obs: Tensor | None, *rest: Tensor) -> np.ndarray:
         arrays = [None if x is None else x.detach().cpu().numpy().copy() for x in (obs, *rest)]
-        return np.asarray(function(*arrays))
+        with user_errors(f"the oracle's function {getattr(function, '__name__', type(function).__name__)!r}"):
+            answer = function(*arrays)
+            return answer.detach().cpu().numpy() if isinstance(answer, Tensor) else np.asarray(answer)
 
     def _feasible(self, obs: Tensor | None, act: Tensor) -> Tensor:
         if len(act) == 0:
@@ -76,7 +79,7 @@ class Oracle(Constraint):
         # 0 inside and 1 outside: an oracle knows no distance.
         return (~self._feasible(obs, act)).to(act.dtype)[:, None]
 
-    def _points(self, values: np.ndarray, act: Tensor, obs: Tensor | None, what: str) -> Tensor:
+    def _checked(self, values: np.ndarray, act: Tensor, obs: Tensor | None, what: str) -> Tensor:
         if values.shape not in {tuple(act.shape), (self.action_dim,)} or values.dtype.kind not in "fiu":
             raise InvalidValueError(f"the oracle's {what} returned shape {values.shape}; give {tuple(act.shape)}")
         points = torch.as_tensor(values, dtype=act.dtype, device=act.device).expand_as(act)
@@ -93,12 +96,12 @@ class Oracle(Constraint):
                 "this oracle has no projection and an action lies outside; give Oracle(fn, project=...), raise "
                 "max_tries, or choose the fallback 'interior' with Oracle(fn, interior=...)"
             )
-        points = self._points(self._call(self.projection, obs, act), act, obs, "project")
+        points = self._checked(self._call(self.projection, obs, act), act, obs, "project")
         return torch.where(inside[:, None], act, points)
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
         if self.interior_fn is not None:
-            return self._points(self._call(self.interior_fn, obs), act, obs, "interior")
+            return self._checked(self._call(self.interior_fn, obs), act, obs, "interior")
         if self.projection is not None:
             return self._project(obs, act)
         raise InvalidTypeError("this oracle knows no interior point; give Oracle(fn, interior=...)")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
 from octavo_aram.constraints._dual_search import project_knapsack
-from octavo_aram.constraints._user import checked_dim, checked_indices, vector
+from octavo_aram.constraints._user import checked_dim, checked_indices, checked_number, vector
 from octavo_aram.constraints.base import Constraint, ConvexPieces
 
 __all__ = ["Orthoplex", "PositivePower"]
@@ -26,16 +23,14 @@ class _Weighted(Constraint):
 
     def __init__(
         self,
-        w_idx: Sequence[Any] | np.ndarray | None = None,
-        limit: float | int = 1.0,
+        w_idx: Any = None,
+        limit: Any = 1.0,
         *,
-        weights: Sequence[Any] | np.ndarray | Tensor | None = None,
+        weights: Any = None,
     ) -> None:
         if (w_idx is None) == (weights is None):
             raise InvalidValueError("give either w_idx, the observation entries used as weights, or fixed weights")
-        if not math.isfinite(limit) or limit < 0:
-            raise InvalidValueError(f"limit={limit} leaves the feasible set empty; give a finite limit >= 0")
-        self.limit = float(limit)
+        self.limit = checked_number(limit, "limit", least=0.0, hint="leaves the feasible set empty")
         self.w_idx = None if w_idx is None else checked_indices(w_idx, "w_idx")
         self.weights = None if weights is None else vector(weights, "weights")
         self.needs_obs = self.w_idx is not None
@@ -53,9 +48,6 @@ class _Weighted(Constraint):
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
         return torch.zeros_like(act)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(action_dim={self.action_dim}, limit={self.limit:g})"
 
 
 class Orthoplex(_Weighted):

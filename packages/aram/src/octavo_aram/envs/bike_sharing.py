@@ -50,7 +50,8 @@ class BikeSharingEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     Args:
         zones: 3 or 5, the benchmark's cities; ignored where ``distances`` is given.
-        distances: Distances between the zones (n, n) of another city, non-negative, zero on the diagonal.
+        distances: Distances between the zones (n, n) of another city, non-negative, symmetric, zero on the
+            diagonal.
         bikes_per_zone: Bikes per zone at the start.
         capacity: Bikes that a zone holds.
         min_bikes: Least bikes that an action may leave in a zone; default 10 for three zones, otherwise 0.
@@ -238,11 +239,20 @@ def _served_trips(
 
 
 def _checked_distances(table: Numbers) -> Float64[np.ndarray, "zones zones"]:
-    distances = np.asarray(table, dtype=np.float64)
+    try:
+        distances = np.asarray(table, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"distances is no table of numbers: {error}") from error
     if distances.ndim != 2 or distances.shape[0] != distances.shape[1] or len(distances) < 2:
         raise InvalidValueError(f"distances has shape {distances.shape}; give a square table of two zones or more")
     if not np.isfinite(distances).all() or (distances < 0).any() or distances.diagonal().any():
         raise InvalidValueError("distances must be finite, non-negative and zero on the diagonal")
+    if not np.allclose(distances, distances.T, rtol=1e-9, atol=0):
+        row, column = np.argwhere(~np.isclose(distances, distances.T, rtol=1e-9, atol=0))[0]
+        raise InvalidValueError(
+            f"distances are not symmetric: {distances[row, column]:g} from zone {row} to {column} and "
+            f"{distances[column, row]:g} back; give one distance for both ways, e.g. (D + D.T) / 2"
+        )
     return distances
 
 
