@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from octavo_core.checkpoint import load_checkpoint, save_checkpoint
-from octavo_core.device import resolve_device, torch_generator
+from octavo_core.device import num_threads, resolve_device, torch_generator
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
@@ -144,10 +145,12 @@ class Agent(ABC):
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
             raise InvalidValueError(f"steps={steps!r}; give how many environment steps to learn for, an integer >= 0")
         end = self.num_steps + steps
-        while self.num_steps < end:
-            self.step()
-            if callback is not None and callback(self) is False:
-                break
+        # On products of this size a second thread costs more than it gives, and far more on a busy machine.
+        with num_threads(1) if self.device.type == "cpu" else contextlib.nullcontext():
+            while self.num_steps < end:
+                self.step()
+                if callback is not None and callback(self) is False:
+                    break
         return self
 
     def step(self) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from gymnasium.error import DependencyNotInstalled
+from octavo_core.errors import MissingDependencyError
+
+try:
+    from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+except (ImportError, DependencyNotInstalled) as error:
+    raise MissingDependencyError.for_extra("mujoco", "octavo-aram", "mujoco") from error
 
 __all__ = ["HopperVelEnv"]
 
