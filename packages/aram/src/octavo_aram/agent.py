@@ -145,13 +145,22 @@ class Agent(ABC):
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
             raise InvalidValueError(f"steps={steps!r}; give how many environment steps to learn for, an integer >= 0")
         end = self.num_steps + steps
-        # On products of this size a second thread costs more than it gives, and far more on a busy machine.
-        with num_threads(1) if self.device.type == "cpu" else contextlib.nullcontext():
+        with self.suitable_threads():
             while self.num_steps < end:
                 self.step()
                 if callback is not None and callback(self) is False:
                     break
         return self
+
+    def suitable_threads(self) -> contextlib.AbstractContextManager[None]:
+        """Set the number of threads that learning takes: one on the CPU.
+
+        On products of this size a second thread costs more than it gives, and far more on a busy machine.
+
+        Returns:
+            A context within which to call :meth:`step`; the number returns when it ends.
+        """
+        return num_threads(1) if self.device.type == "cpu" else contextlib.nullcontext()
 
     def step(self) -> None:
         """Step every environment once and make the updates that are due."""

@@ -198,7 +198,7 @@ def train(
     every = checkpoint_every or settings.evaluate_every
     description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
     try:
-        with _stoppable() as stop:
+        with _stoppable() as stop, agent.suitable_threads():
             while agent.num_steps < settings.steps and not stop.is_set():
                 before = agent.num_steps
                 agent.step()
