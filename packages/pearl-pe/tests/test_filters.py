@@ -70,3 +70,18 @@ def test_constrained_filters_have_norm_at_most_beta(kind: str, scale: float) -> 
 def test_bad_filters_are_told(call, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("samples", [1, 31, 32, 200])
+def test_one_channel_in_float32_equals_its_definition_for_any_number_of_samples(samples: int) -> None:
+    torch.manual_seed(samples)
+    layer, graph = FilterLayer(1, 6, 4), read_graph(EDGES, num_nodes=14)
+    x = torch.randn(14, samples, 1)
+    powers = torch.stack([torch.linalg.matrix_power(graph.shift.matrix.to_dense(), k) for k in range(4)])
+    expected = torch.einsum("kuv,vmi,kio->umo", powers, x, layer.weight) + layer.bias
+    assert torch.allclose(layer(x, graph.shift), expected, atol=1e-4)
+    # Memory that was in use before must not show through.
+    dirty = [torch.full((14 * samples * 8,), torch.nan) for _ in range(8)]
+    del dirty
+    with torch.no_grad():
+        assert torch.allclose(layer(x, graph.shift), expected, atol=1e-4)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from octavo_pearl_pe.graph import GSO_KINDS, gso, read_graph
-from octavo_pearl_pe.sparse import apply_operator
+from octavo_pearl_pe.sparse import apply_operator, apply_operator_out
 from torch_geometric.utils import get_laplacian, to_dense_adj
 
 TRIANGLE = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
@@ -76,6 +76,41 @@ def test_gradient_of_a_directed_operator_is_its_transpose() -> None:
     x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: apply_operator(graph.shift, x), (x,))
     assert torch.autograd.gradgradcheck(lambda x: apply_operator(graph.shift, x), (x,))
+
+
+@pytest.mark.parametrize("kind", ["sym_lap", "rw"])
+@pytest.mark.parametrize("width", [1, 31, 32, 100])
+def test_products_of_any_width_equal_the_dense_ones_with_their_gradients(kind: str, width: int) -> None:
+    edges, weights = TRIANGLE[:, :5] if kind == "rw" else TRIANGLE, torch.rand(5 if kind == "rw" else 6)
+    graph = read_graph(edges, None if kind == "sym_lap" else weights, num_nodes=4, kind=kind)
+    matrix = graph.shift.matrix.to_dense()
+    signal = torch.randn(4, width, requires_grad=True)
+    product = apply_operator(graph.shift, signal)
+    assert torch.allclose(product, matrix @ signal, atol=1e-6)
+    cotangent = torch.randn(4, width)
+    assert torch.allclose(torch.autograd.grad(product, signal, cotangent)[0], matrix.T @ cotangent, atol=1e-6)
+    with torch.no_grad():
+        assert torch.equal(apply_operator_out(graph.shift, signal, torch.empty_like(signal)), product)
+
+
+@pytest.mark.parametrize("duplicates", [0, 5])
+@pytest.mark.parametrize("nodes", [300, 3000])
+def test_large_graphs_are_sorted_merged_and_recognised_as_undirected_or_not(nodes: int, duplicates: int) -> None:
+    generator = torch.Generator().manual_seed(nodes + duplicates)
+    ends = torch.randint(nodes, (2, 6000), generator=generator)
+    ends = ends[:, ends[0] != ends[1]]
+    ends = torch.cat([ends, ends[:, :duplicates]], dim=1)
+    both = torch.cat([ends, ends.flip(0)], dim=1)[:, torch.randperm(2 * ends.shape[1], generator=generator)]
+    graph = read_graph(both, num_nodes=nodes, kind="adj")
+    pairs = sorted({(int(row), int(column)) for column, row in both.T})
+    assert list(zip(graph.rows.tolist(), graph.columns.tolist(), strict=True)) == pairs
+    assert graph.symmetric
+    assert bool((graph.weights == 1).all())
+    directed = both[:, (both[0] != pairs[0][1]) | (both[1] != pairs[0][0])]
+    with pytest.raises(InvalidValueError, match="directed"):
+        read_graph(directed, num_nodes=nodes, kind="adj")
+    weights = torch.rand(both.shape[1], generator=generator)
+    assert not read_graph(both, weights, num_nodes=nodes, kind="rw").symmetric
 
 
 def test_restriction_keeps_whole_graphs() -> None:

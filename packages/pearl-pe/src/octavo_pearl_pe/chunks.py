@@ -13,7 +13,7 @@ from octavo_pearl_pe.gnn import SampleContext
 from octavo_pearl_pe.graph import GraphStructure
 from octavo_pearl_pe.pooling import Moments, chunk_moments, merge_moments
 from octavo_pearl_pe.signals import InputSignals
-from octavo_pearl_pe.sparse import Buffers
+from octavo_pearl_pe.sparse import Buffers, keep_freed_memory
 
 if TYPE_CHECKING:
     from octavo_pearl_pe.control import FirstLayerControl
@@ -76,6 +76,8 @@ def run_chunks(
         Moments, or the outputs ``[N, M, d]`` and their mask.
     """
     rule = pooling or (encoder.config.pooling if isinstance(encoder.config.pooling, str) else "mean")
+    if graph.batch.device.type == "cpu":
+        keep_freed_memory()
     # Outputs that are kept must not be overwritten by the next chunk.
     buffers = None if keep else Buffers()
     # Layers of filters never read the adjacency, so it is not built for them.

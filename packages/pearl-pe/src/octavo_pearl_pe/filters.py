@@ -216,7 +216,8 @@ class FilterLayer(nn.Module):
         terms = buffers.take(self, 1, (len(taps) * nodes, samples), taps).view(len(taps), nodes, samples)
         terms[0].copy_(signal)
         for tap in range(1, len(taps)):
-            apply_operator_out(operator, terms[tap - 1], terms[tap])
+            # Copied: the product of a wide block lies in memory of its own.
+            terms[tap] = apply_operator_out(operator, terms[tap - 1], terms[tap])
         out = buffers.take(self, 0, (nodes * samples, taps.shape[1]), taps)
         return self._mixed(terms.view(len(taps), -1).T, taps, out)
 
@@ -241,8 +242,8 @@ class FilterLayer(nn.Module):
         result, spare = buffers.take(self, 0, shape, flat), buffers.take(self, 1, shape, flat)
         torch.mm(flat, taps[last], out=result)
         for tap in range(last - 1, -1, -1):
-            apply_operator_out(operator, result.view(nodes, -1), spare.view(nodes, -1))
-            result, spare = spare.addmm_(flat, taps[tap]), result
+            shifted = apply_operator_out(operator, result.view(nodes, -1), spare.view(nodes, -1)).view(shape)
+            result, spare = shifted.addmm_(flat, taps[tap]), result
         return result
 
 
