@@ -57,6 +57,23 @@ def test_another_constraint_is_refused(first, second, tmp_path):
         Agent.load(file, Target(), second)
 
 
+class Remembering(L2Ball):
+    """A user's constraint that keeps what it has computed."""
+
+    def contains(self, obs, act, tol=1e-6):
+        self.asked = getattr(self, "asked", 0) + 1
+        return super().contains(obs, act, tol)
+
+
+def test_what_a_constraint_keeps_while_it_is_used_does_not_make_it_another(tmp_path):
+    agent = ARAM(Target(), Remembering(0.2, action_dim=2), SMALL)
+    agent.learn(30)
+    assert agent.constraint.asked > 10
+    Agent.load(agent.save(tmp_path / "a.safetensors"), Target(), Remembering(0.2, action_dim=2))
+    with pytest.raises(InvalidStateError, match="constraint"):
+        Agent.load(tmp_path / "a.safetensors", Target(), Remembering(0.3, action_dim=2))
+
+
 def test_a_changed_file_of_the_constraint_is_refused(tmp_path):
     limits, run = tmp_path / "limits.yaml", tmp_path / "run"
 

@@ -76,6 +76,8 @@ class Agent(ABC):
         self.dtype = getattr(torch, config.dtype)
         self.envs = EnvGroup(env, config.seed)
         self.constraint = as_constraint(constraint, self.envs.envs[0])
+        # Taken before it is used: a constraint of the user may keep what it has computed.
+        self.constraint_fingerprint = self.constraint.fingerprint()
         self._check_constraint()
         self.rewards = reward_map(self.envs.envs[0], config.reward_scale, config.reward_offset)
         self.generator = torch_generator(config.seed, self.device)

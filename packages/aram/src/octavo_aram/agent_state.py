@@ -36,7 +36,7 @@ def agent_state(agent: Agent | Any, *, buffers: bool) -> dict[str, Any]:
         "device": str(agent.device),
         "env": env_id(agent.envs.envs[0]),
         "constraint": repr(agent.constraint),
-        "constraint_fingerprint": agent.constraint.fingerprint(),
+        "constraint_fingerprint": agent.constraint_fingerprint,
         "steps": agent.num_steps,
         "updates": agent.num_updates,
         "lowest_reward": agent.lowest_reward,
@@ -70,7 +70,7 @@ def restore_agent(agent: Agent | Any, state: Mapping[str, Any]) -> None:
     for name, value in own.items():
         if state.get(name) != value:
             raise InvalidStateError(f"the saved run has {name} {state.get(name)!r}, this one {value!r}")
-    if state.get("constraint_fingerprint") != agent.constraint.fingerprint():
+    if state.get("constraint_fingerprint") != agent.constraint_fingerprint:
         shown = state.get("constraint")
         same = " (printed alike, but with other numbers or functions)" if shown == repr(agent.constraint) else ""
         raise InvalidStateError(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from octavo_pearl_pe.norms import recompute_batch_statistics
     from octavo_pearl_pe.official import OFFICIAL_SETTINGS, convert_official_state_dict, official_encoder
     from octavo_pearl_pe.readers import from_pyg, read_graphs
+    from octavo_pearl_pe.relational import RelationalTable, from_relbench, tables_to_hetero
     from octavo_pearl_pe.stability import certified_constant, stability_curve
     from octavo_pearl_pe.theory import expected_relu_filter, second_moment, separates, wl_colors
     from octavo_pearl_pe.training import TrainingConfig, evaluate, train
@@ -44,6 +45,7 @@ _HOMES = {
     "norms": ("recompute_batch_statistics",),
     "official": ("OFFICIAL_SETTINGS", "convert_official_state_dict", "official_encoder"),
     "readers": ("from_pyg", "read_graphs"),
+    "relational": ("RelationalTable", "from_relbench", "tables_to_hetero"),
     "stability": ("certified_constant", "stability_curve"),
     "theory": ("expected_relu_filter", "second_moment", "separates", "wl_colors"),
     "training": ("TrainingConfig", "evaluate", "train"),
@@ -71,6 +73,7 @@ __all__ = [
     "PEARLTransform",
     "PEInjector",
     "RandomNodeInit",
+    "RelationalTable",
     "SignNet",
     "TrainingConfig",
     "certified_constant",
@@ -80,6 +83,7 @@ __all__ = [
     "expected_relu_filter",
     "expressivity",
     "from_pyg",
+    "from_relbench",
     "gso",
     "official_encoder",
     "read_graphs",
@@ -88,6 +92,7 @@ __all__ = [
     "separates",
     "stability_curve",
     "suggest_num_samples",
+    "tables_to_hetero",
     "train",
     "wl_colors",
 ]

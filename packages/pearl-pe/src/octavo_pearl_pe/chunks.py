@@ -76,7 +76,7 @@ def run_chunks(
         Moments, or the outputs ``[N, M, d]`` and their mask.
     """
     rule = pooling or (encoder.config.pooling if isinstance(encoder.config.pooling, str) else "mean")
-    if graph.batch.device.type == "cpu":
+    if graph.batch.device.type == "cpu" and not torch.is_grad_enabled():
         keep_freed_memory()
     # Outputs that are kept must not be overwritten by the next chunk.
     buffers = None if keep else Buffers()
