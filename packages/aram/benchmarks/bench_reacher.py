@@ -74,7 +74,13 @@ def run(
     variants = PARTS[part]
     jobs = [
         RunSettings(
-            "Reacher-v5", "Re+L2", method, steps, ARAMConfig(seed=s, device=device).replace(**changes), episodes=20
+            "Reacher-v5",
+            "Re+L2",
+            method,
+            steps,
+            ARAMConfig(seed=s, device=device).replace(**changes),
+            episodes=10,
+            final_episodes=20 if quick else 100,
         )
         for method, changes in variants.values()
         for s in numbers

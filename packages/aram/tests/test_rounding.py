@@ -62,11 +62,13 @@ def test_projections_onto_the_border_survive_rounding(name, low, high, wrap):
     )
     rng = np.random.default_rng(0)
     env.reset(seed=0)
-    for _ in range(40 if name == "intersection" else 120):
+    # An interior-point method for each action of the intersection.
+    steps = 16 if name == "intersection" else 120
+    for _ in range(steps):
         *_, ended, _ = env.step(rng.uniform(-1, 1, 3))
         if ended:
             env.reset()
-    assert audit.executed >= 20
+    assert audit.executed >= steps // 4
     assert audit.violations == env.violations == 0
     seen = env.range.from_env(np.array(base.received))
     assert constraint.contains(None, seen, 1e-6).all()

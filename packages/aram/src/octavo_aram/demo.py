@@ -53,7 +53,7 @@ def demo_settings(method: str, *, seed: int = 0, quick: bool = False, device: st
         )
         return RunSettings(env, constraint, method, 1800, config, evaluate_every=600, episodes=2, final_episodes=10)
     config = ARAMConfig(seed=seed, device=device, penalty=penalty)
-    return RunSettings(env, constraint, method, steps, config, evaluate_every=1000, episodes=5, final_episodes=30)
+    return RunSettings(env, constraint, method, steps, config, evaluate_every=1000, episodes=5, final_episodes=100)
 
 
 def run(
