@@ -79,12 +79,74 @@ def test_empty_tables_and_columns_are_taken() -> None:
     assert data["log"].num_nodes == 5
 
 
+def joined(keys: Any, references: Any) -> list[list[int]]:
+    tables = {
+        "b": RelationalTable({"id": keys}, "id"),
+        "a": RelationalTable({"b": references}, foreign_keys={"b": "b"}),
+    }
+    return tables_to_hetero(tables)["a", "b", "b"].edge_index.tolist()
+
+
+def test_keys_agree_exactly_whatever_their_types() -> None:
+    big = 2**53
+    assert joined([big, big + 1, 2**63, -1, 2**63 + 1], [2**63 + 1, big + 1]) == [[0, 1], [4, 1]]
+    assert joined(np.array([2**64 - 1, 7], np.uint64), [7]) == [[0], [1]]
+    assert joined([1.0, 2.5], [1, 2.5]) == [[0, 1], [0, 1]]
+    assert joined([1, "1"], ["1", 1]) == [[0, 1], [1, 0]]
+    assert joined(["a", "a\0"], ["a\0"]) == [[0], [1]]
+    assert joined(["a", "b"], np.array(["b"])) == [[0], [1]]
+    assert joined([(1, 2), (1, 3)], [(1, 3), None]) == [[0], [1]]
+    dates = np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")
+    assert joined(dates, np.array(["NaT", "2021-01-01"], "datetime64[ns]")) == [[1], [1]]
+    assert joined(np.array([3, 4]), np.array([np.nan, 4.0])) == [[1], [1]]
+
+
+def test_nullable_columns_of_pandas_are_exact() -> None:
+    pandas = pytest.importorskip("pandas")
+    keys = pandas.Series([2**53, 2**53 + 1], dtype="Int64")
+    assert joined(keys, pandas.Series([2**53 + 1, None], dtype="Int64")) == [[0], [1]]
+    assert joined(pandas.Series(["x", "y"]), pandas.Series([None, "y"])) == [[1], [1]]
+    assert joined(pandas.Series(["x", "y"], dtype="category"), pandas.Series(["y", "y"])) == [[0, 1], [1, 1]]
+    with pytest.raises(InvalidTypeError, match="MultiIndex"):
+        joined(pandas.MultiIndex.from_tuples([(1, 2)]), [1])
+
+
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"a": 3}, InvalidTypeError, "RelationalTable"),
     ({"a": RelationalTable({}, "id")}, InvalidValueError, "no column 'id'"),
     ({"a": RelationalTable({})}, InvalidValueError, "give num_rows"),
     ({"a": RelationalTable({"id": [1, 2]}, "id", num_rows=3)}, InvalidValueError, "differ in length"),
     ({"a": RelationalTable({"b": [1]}, foreign_keys={"b": "c"})}, InvalidValueError, "not given"),
+    ({1: USERS}, InvalidTypeError, "string"),
+    ([USERS], InvalidTypeError, "dict of RelationalTable"),
+    ({"a": RelationalTable({}, num_rows=-3)}, InvalidValueError, "out of range"),
+    ({"a": RelationalTable({"id": 5}, "id")}, InvalidTypeError, "array, list or series"),
+    ({"a": RelationalTable({"id": [[1], [2]]}, "id")}, InvalidValueError, "cannot be keys"),
+    ({"a": RelationalTable({"id": np.ones((2, 2))}, "id")}, InvalidValueError, "one value a row"),
+    ({"a": RelationalTable({"id": [1, 1]}, "id")}, InvalidValueError, "1 twice"),
+    ({"a": RelationalTable({"id": np.array([2.0**53])}, "id")}, InvalidValueError, "rounded"),
+    (
+        {
+            "u": RelationalTable({"id": [1], "m": [1]}, "id", {"m": "m"}),
+            "m": RelationalTable({"id": [1], "rev_m": [1]}, "id", {"rev_m": "u"}),
+        },
+        InvalidValueError,
+        "one edge type",
+    ),
+    (
+        {
+            "b": RelationalTable({"id": np.array([2**64 - 1], np.uint64)}, "id"),
+            "a": RelationalTable({"b": [-1]}, foreign_keys={"b": "b"}),
+        },
+        InvalidValueError,
+        "-1, which is not in",
+    ),
+    (
+        {"b": RelationalTable({"id": [1, 2]}, "id"), "a": RelationalTable({"b": [1.0, 1.5]}, foreign_keys={"b": "b"})},
+        InvalidValueError,
+        r"1.5, which is not in b.id \(1 such",
+    ),
+    ({"b": RelationalTable({"id": np.array(["NaT"], "datetime64[s]")}, "id")}, InvalidValueError, "missing in 1"),
     (
         {"users": USERS, "a": RelationalTable({"u": [40]}, foreign_keys={"u": "users"})},
         InvalidValueError,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from octavo_pearl_pe.gnn import SampleContext
 from octavo_pearl_pe.graph import GraphStructure
+from octavo_pearl_pe.norms import FrozenStatistics
 from octavo_pearl_pe.pooling import Moments, chunk_moments, merge_moments
 from octavo_pearl_pe.signals import InputSignals
 from octavo_pearl_pe.sparse import Buffers, keep_freed_memory
@@ -88,6 +90,7 @@ def run_chunks(
     outputs: list[Tensor] = []
     masks: list[Tensor | None] = []
     size = chunk_size(encoder, graph, signals.width)
+    size += size % 2 if pairs else 0
     for start in range(0, signals.width, size):
         q, mask = signals.columns(start, min(start + size, signals.width))
         context, nodes = _with_mask(whole, mask)
@@ -100,11 +103,12 @@ def run_chunks(
                 return (out,)
             if pairs:
                 out = out.unflatten(1, (-1, 2)).mean(2)
-            part = chunk_moments(out, context.mask, rule)
+            mask = context.mask[:, ::2] if pairs and context.mask is not None else context.mask
+            part = chunk_moments(out, mask, rule)
             collected = () if control is None else control.statistics(first, out)
             return part.count, part.total, part.squares, part.largest, *collected
 
-        result = checkpoint(block, q, use_reentrant=False, preserve_rng_state=False) if recompute else block(q)
+        result = _recomputed(encoder, block, q) if recompute else block(q)
         if keep:
             outputs.append(_placed(result[0], nodes, graph.num_nodes))
             masks.append(mask)
@@ -122,6 +126,18 @@ def run_chunks(
         ]
         return torch.cat(outputs, dim=1), torch.cat(filled, dim=1) if padded else None
     return moments
+
+
+def _recomputed(encoder: PEARL, block: Any, q: Tensor) -> Any:
+    """Run a chunk that is run again in the backward pass: with the same dropout, and counted once by batch norms."""
+    return checkpoint(
+        block,
+        q,
+        use_reentrant=False,
+        # Our own layers draw nothing; a module of the user may.
+        preserve_rng_state=isinstance(encoder.config.gnn, nn.Module),
+        context_fn=lambda: (nullcontext(), FrozenStatistics(encoder)),
+    )
 
 
 def _with_mask(whole: SampleContext, mask: Tensor | None) -> tuple[SampleContext, Tensor | None]:

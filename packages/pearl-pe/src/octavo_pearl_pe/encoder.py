@@ -275,7 +275,12 @@ class PEARL(nn.Module):
             lifted = self.lift_norm(self.lift(signal[..., None], context.shift, context.buffers), context)
             in_place = config.act == "relu" and not torch.is_grad_enabled()
             first = lifted.relu_() if in_place else self.act(lifted)
-        return first, first if self.body is None else self.body(first, context)
+        last = first if self.body is None else self.body(first, context)
+        if last.shape[-1] != self.out_channels:
+            raise InvalidValueError(
+                f"the network gives {last.shape[-1]} channels, but out_channels={self.out_channels}; make them equal"
+            )
+        return first, last
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write configuration and weights to one ``.safetensors`` file, atomically.
@@ -339,13 +344,19 @@ class PEARL(nn.Module):
             if pooling is None:
                 raise AssertionError("the configuration fills in the pooling")
             outputs, mask = run_chunks(self, graph, signals, keep=True)
-            return pooling(outputs, mask)
+            return self._checked(pooling(outputs, mask), graph)
         control = FirstLayerControl(self, graph) if self.config.control_variate else None
         moments = run_chunks(self, graph, signals, control=control)
         pooled = pool_moments(moments, pooling)
         if control is not None:
             pooled = control.correct(pooled, moments)
         pooled = pooled if self.combine is None else self.combine(pooled)
+        return self._checked(pooled, graph)
+
+    def _checked(self, pooled: Any, graph: GraphStructure) -> Tensor:
+        if not isinstance(pooled, Tensor) or pooled.dim() != 2 or len(pooled) != graph.num_nodes:
+            shown = f"shape {tuple(pooled.shape)}" if isinstance(pooled, Tensor) else f"a {type(pooled).__name__}"
+            raise InvalidValueError(f"the pooling returned {shown}; it must return one row for {graph.num_nodes} nodes")
         # One number tells in a fraction of the time; a sum of finite numbers can overflow, so it does not decide alone.
         if not math.isfinite(float(pooled.detach().sum())) and not bool(pooled.isfinite().all()):
             raise InvalidStateError(
@@ -361,8 +372,14 @@ class PEARL(nn.Module):
                 "a standard error is known for pooling='mean' without control variates; got "
                 f"pooling={self.config.pooling!r}, control_variate={self.config.control_variate}"
             )
-        if self.config.variant != "basis":
-            check_independent(self.config.noise)
+        if bool(signals.basis.all()):
+            return graph.weights.new_zeros(graph.num_nodes, self.out_channels)
+        check_independent(self.config.noise)
+        if self.config.antithetic and signals.width % 2:
+            raise InvalidValueError(
+                f"{signals.width} samples are no antithetic pairs; give q with an even number of columns, pairs beside "
+                "each other"
+            )
         moments: Moments = run_chunks(self, graph, signals, pairs=self.config.antithetic, pooling="mean+var")
         if moments.squares is None:
             raise AssertionError("the variance was asked for")

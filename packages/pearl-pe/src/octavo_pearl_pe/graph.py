@@ -214,7 +214,11 @@ def read_graph(
         )
         rows, columns, weights = rows[~loops], columns[~loops], weights[~loops]
     rows, columns, weights = _merged(rows, columns, weights, count, "amax" if edge_weight is None else "sum")
-    symmetric = _is_symmetric(rows, columns, weights, count)
+    mirrored = _mirrored(rows, columns, weights, count)
+    symmetric = mirrored is not None
+    if mirrored is not None and mirrored is not weights:
+        # Rounding has told the two directions apart; with their mean the operator is its own transpose.
+        weights = (weights + mirrored) / 2
     if make_undirected and not symmetric:
         both = torch.cat([rows, columns]), torch.cat([columns, rows])
         rows, columns, weights = _merged(*both, torch.cat([weights, weights]), count, "amax")
@@ -338,7 +342,9 @@ def _check_weights(edge_weight: Any, edge_index: Tensor, kind: str, dtype: torch
             f"{limit:.2g}"
         )
     if kind != "adj" and bool((edge_weight < 0).any()):
-        raise InvalidValueError(f"edge_weight holds negative values, which {kind!r} does not allow; use gso='adj'")
+        raise InvalidValueError(
+            f"edge_weight holds negative values, which {kind!r} does not allow; use PEARL(..., gso='adj')"
+        )
     return edge_weight.to(dtype)
 
 
@@ -357,12 +363,15 @@ def _merged(rows: Tensor, columns: Tensor, weights: Tensor, count: int, reduce: 
     return unique // count, unique % count, merged
 
 
-def _is_symmetric(rows: Tensor, columns: Tensor, weights: Tensor, count: int) -> bool:
+def _mirrored(rows: Tensor, columns: Tensor, weights: Tensor, count: int) -> Tensor | None:
+    """Weights of the reverse edges, ``weights`` itself if they are equal; None for a directed graph."""
     order = _order(columns, rows, count)
     if not torch.equal(columns.index_select(0, order), rows) or not torch.equal(rows.index_select(0, order), columns):
-        return False
-    mirrored = weights.index_select(0, order)
-    return torch.equal(mirrored, weights) or torch.allclose(mirrored, weights, rtol=1e-5, atol=0.0)
+        return None
+    reverse = weights.index_select(0, order)
+    if torch.equal(reverse, weights):
+        return weights
+    return reverse if torch.allclose(reverse, weights, rtol=1e-5, atol=0.0) else None
 
 
 def _increasing(keys: Tensor) -> bool:

@@ -49,8 +49,8 @@ def to_homogeneous(data: HeteroData | Any) -> HomogeneousGraph:
         The graph.
 
     Raises:
-        InvalidTypeError: If ``data`` is not a HeteroData.
-        InvalidValueError: If there are no edges, or weights do not fit their edges.
+        InvalidTypeError: If ``data`` is not a HeteroData, or edges or weights are no tensors of the right dtype.
+        InvalidValueError: If there are no edges, they lead beyond the nodes of their types, or weights do not fit them.
     """
     if not isinstance(data, HeteroData):
         raise InvalidTypeError(f"data is a {type(data).__name__}; give a HeteroData, or encode it with PEARL")
@@ -58,11 +58,14 @@ def to_homogeneous(data: HeteroData | Any) -> HomogeneousGraph:
     counts = [data[kind].num_nodes or 0 for kind in types]
     offsets = dict(zip(types, torch.tensor([0, *counts]).cumsum(0).tolist(), strict=False))
     edges, given = [], []
-    for (source, _, target), store in zip(data.edge_types, data.edge_stores, strict=True):
+    for (source, relation, target), store in zip(data.edge_types, data.edge_stores, strict=True):
         if store.get("edge_index") is None:
             continue
-        edges.append(torch.stack([store.edge_index[0] + offsets[source], store.edge_index[1] + offsets[target]]))
-        given.append(store.get("edge_weight"))
+        index = store.edge_index
+        name = f"edge_index of {(source, relation, target)}"
+        _check_index(name, index, (data[source].num_nodes or 0, data[target].num_nodes or 0))
+        edges.append(torch.stack([index[0] + offsets[source], index[1] + offsets[target]]))
+        given.append(_checked_weight(store.get("edge_weight"), index, name))
     if not edges or not sum(edge.shape[1] for edge in edges):
         raise InvalidValueError("the HeteroData has no edges, so there is no structure to encode; add edge types")
     joined = torch.cat(edges, dim=1)
@@ -89,6 +92,28 @@ def to_homogeneous(data: HeteroData | Any) -> HomogeneousGraph:
     return HomogeneousGraph(joined, weights, batch[order], nodes)
 
 
+def _check_index(name: str, index: Any, counts: tuple[int, int]) -> None:
+    """An index beyond its own node type would become an edge of the next type."""
+    if not isinstance(index, Tensor) or index.dtype != torch.long:
+        shown = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise InvalidTypeError(f"{name} is {shown}; give an int64 tensor [2, E]")
+    if index.dim() != 2 or index.shape[0] != 2:
+        raise InvalidValueError(f"{name} has shape {tuple(index.shape)}; give [2, E]")
+    for row, (end, count) in zip(index, (("source", counts[0]), ("target", counts[1])), strict=True):
+        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < count:
+            raise InvalidValueError(
+                f"{name} holds {end} nodes from {int(row.min())} to {int(row.max())}, but there are {count} of that "
+                "type; set its num_nodes or mend the edges"
+            )
+
+
+def _checked_weight(weight: Any, index: Tensor, name: str) -> Tensor | None:
+    if weight is not None and not isinstance(weight, Tensor):
+        given = type(weight).__name__
+        raise InvalidTypeError(f"edge_weight beside {name} is a {given}; give a tensor of {index.shape[1]} weights")
+    return weight
+
+
 def _joined_weights(edges: list[Tensor], given: list[Any]) -> Tensor | None:
     dtypes = {w.dtype for w in given if isinstance(w, Tensor)}
     if not dtypes:
@@ -113,12 +138,18 @@ class HeteroPEARL(nn.Module):
         channels: Width of each node type's features.
         layers: Layers of the model, to inject before each; 0 for the input alone.
 
+    Raises:
+        InvalidTypeError: If the encoder is no PEARL or the widths are no dict.
+
     Source:
         Section 5, relational databases: R-PEARL on sampled subgraphs.
     """
 
-    def __init__(self, encoder: PEARL, channels: dict[str, int], layers: int = 0) -> None:
+    def __init__(self, encoder: PEARL | Any, channels: dict[str, int] | Any, layers: int = 0) -> None:
         super().__init__()
+        if not isinstance(encoder, PEARL) or not isinstance(channels, dict):
+            given = f"{type(encoder).__name__} and {type(channels).__name__}"
+            raise InvalidTypeError(f"HeteroPEARL got a {given}; give a PEARL and a dict of widths by node type")
         self.encoder = encoder
         mode = "per_layer" if layers else "add"
         self.injectors = nn.ModuleDict(

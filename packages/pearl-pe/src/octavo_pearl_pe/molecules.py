@@ -88,7 +88,7 @@ def penalised_logp(smiles: str) -> float:
 
     with _quiet():
         molecule = chem.MolFromSmiles(smiles)
-    if molecule is None:
+    if molecule is None or not molecule.GetNumAtoms():
         raise InvalidValueError(f"not valid SMILES: {smiles[:80]!r}")
     rings = [len(ring) for ring in molecule.GetRingInfo().AtomRings()]
     terms = (

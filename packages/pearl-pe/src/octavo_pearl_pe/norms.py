@@ -13,7 +13,14 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from octavo_pearl_pe.gnn import SampleContext
 
-__all__ = ["SampleBatchNorm", "SampleLayerNorm", "SampleNorm", "make_norm", "recompute_batch_statistics"]
+__all__ = [
+    "FrozenStatistics",
+    "SampleBatchNorm",
+    "SampleLayerNorm",
+    "SampleNorm",
+    "make_norm",
+    "recompute_batch_statistics",
+]
 
 
 class SampleNorm(nn.Module):
@@ -71,6 +78,7 @@ class SampleBatchNorm(SampleNorm):
     ) -> None:
         super().__init__()
         self.eps, self.momentum, self.per_graph = eps, momentum, per_graph
+        self.track_running_stats = True
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -94,17 +102,48 @@ class SampleBatchNorm(SampleNorm):
         mean = grouped(x) / size
         centred = x - mean[groups][:, None]
         variance = grouped(centred**2) / size
-        self._track(mean.detach(), (variance * size / (size - 1.0).clamp_min(1.0)).detach())
+        if self.track_running_stats:
+            self._track(mean, variance, size)
         return centred * ((variance + self.eps).rsqrt() * self.weight)[groups][:, None] + self.bias
 
     @torch.no_grad()
-    def _track(self, means: Tensor, variances: Tensor) -> None:
+    def _track(self, means: Tensor, variances: Tensor, size: Tensor) -> None:
         """Update the running statistics once for each group, in order."""
-        for mean, variance in zip(means, variances, strict=True):
+        unbiased = variances * size / (size - 1.0).clamp_min(1.0)
+        for mean, variance in zip(means, unbiased, strict=True):
             self.num_batches_tracked += 1
             weight = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
             self.running_var.lerp_(variance.to(self.running_var.dtype), weight)
+
+
+class FrozenStatistics:
+    """Context in which running statistics stay as they are, while training computes what it would without.
+
+    It can be entered again, as a second backward pass through a checkpointed graph does.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._held: list[Any] = []
+
+    def __enter__(self) -> None:
+        """Stop the tracking."""
+        self._held = [norm for norm in _batch_norms(self._model) if norm.training and norm.track_running_stats]
+        for norm in self._held:
+            norm.track_running_stats = False
+
+    def __exit__(self, *raised: object) -> None:
+        """Go on with it."""
+        for norm in self._held:
+            norm.track_running_stats = True
+
+
+def _batch_norms(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if isinstance(m, SampleBatchNorm | nn.modules.batchnorm._BatchNorm)]
 
 
 def make_norm(kind: str | None, channels: int) -> SampleNorm:
@@ -144,7 +183,7 @@ def recompute_batch_statistics(model: nn.Module, batches: Iterable[Any], run: Ca
     Source:
         Beyond the paper: running averages of early training made the released code's validation error spike.
     """
-    norms: list[Any] = [m for m in model.modules() if isinstance(m, SampleBatchNorm | nn.modules.batchnorm._BatchNorm)]
+    norms = _batch_norms(model)
     model.eval()
     if not norms:
         return 0

@@ -179,6 +179,8 @@ def _undirected(file: Path, edges: Tensor, weights: Tensor | None, count: int, *
         data = Data(edge_index=both, num_nodes=count)
     else:
         listed, weights = coalesce(edges, weights, num_nodes=count, reduce="sum")
+        if not bool(weights.isfinite().all()):
+            raise InvalidValueError(f"{str(file)!r} holds edge weights that are NaN or infinite; give finite ones")
         high, low = (to_undirected(listed, weights, num_nodes=count, reduce=rule) for rule in ("max", "min"))
         one_way = not torch.allclose(high[1], low[1], rtol=1e-5) or (directed and listed.shape[1] != high[0].shape[1])
         data = Data(edge_index=high[0], edge_weight=high[1], num_nodes=count)

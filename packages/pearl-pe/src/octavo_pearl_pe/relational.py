@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,12 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from octavo_pearl_pe.checks import whole_number
+
 __all__ = ["RelationalTable", "from_relbench", "tables_to_hetero"]
+
+# Floats count to here without gaps; beyond, two keys may have become one.
+_EXACT_FLOATS = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -20,8 +26,8 @@ class RelationalTable:
     """The keys of a table; its other columns do not matter to a positional encoding.
 
     Args:
-        columns: Key columns by name, each one value a row: arrays, lists or pandas series. Missing references are None
-            or NaN.
+        columns: Key columns by name, each one value a row: arrays, lists or pandas series. Missing references are None,
+            NaN, NaT or pandas' NA.
         primary_key: Column with a different value in every row; None if no table refers to this one.
         foreign_keys: Column to the name of the table whose primary key it holds.
         num_rows: Number of rows, for a table without key columns.
@@ -33,11 +39,12 @@ class RelationalTable:
     num_rows: int | None = None
 
 
-def tables_to_hetero(tables: Mapping[str, RelationalTable | Any]) -> HeteroData:
+def tables_to_hetero(tables: Mapping[str, RelationalTable] | Any) -> HeteroData:
     """Join tables along their keys.
 
     Every row becomes a node of the type named after its table. A foreign key ``column`` of table A that refers to table
-    B gives the edge types ``(A, column, B)`` and ``(B, rev_column, A)``; missing references give no edge.
+    B gives the edge types ``(A, column, B)`` and ``(B, rev_column, A)``; missing references give no edge. Keys agree
+    where Python's ``==`` does: 1 and 1.0 are one key, 1 and "1" are two.
 
     Args:
         tables: Tables by name.
@@ -47,26 +54,37 @@ def tables_to_hetero(tables: Mapping[str, RelationalTable | Any]) -> HeteroData:
         encodes.
 
     Raises:
-        InvalidTypeError: If a table is no ``RelationalTable``.
-        InvalidValueError: If a column is missing or of another length, a primary key repeats or is missing in a row, or
-            a reference leads nowhere.
+        InvalidTypeError: If a table is no ``RelationalTable``, or a name is no string.
+        InvalidValueError: If a column is missing, of another length or holds values that cannot be keys, a primary key
+            repeats or is missing in a row, a reference leads nowhere, or two edge types have one name.
 
     Source:
         Section 5, relational databases: the graph of primary and foreign keys that RelBench samples from.
     """
-    sizes = {name: _num_rows(name, table) for name, table in tables.items()}
-    data = HeteroData()
-    for name, count in sizes.items():
-        data[name].num_nodes = count
+    if not isinstance(tables, Mapping):
+        raise InvalidTypeError(f"tables is a {type(tables).__name__}; give a dict of RelationalTable by name")
+    data, keys = HeteroData(), {}
+    for name, table in tables.items():
+        data[name].num_nodes = _num_rows(name, table)
+        if table.primary_key is not None:
+            keys[name] = _PrimaryKey(f"{name}.{table.primary_key}", table.columns[table.primary_key])
+    seen: set[tuple[str, str, str]] = set()
     for name, table in tables.items():
         for column, target in table.foreign_keys.items():
+            label = f"{name}.{column}"
             if target not in tables:
                 raise InvalidValueError(
-                    f"{name}.{column} refers to the table {target!r}, which is not given; there are {', '.join(tables)}"
+                    f"{label} refers to the table {target!r}, which is not given; there are {', '.join(tables)}"
                 )
-            rows, referred = _references(name, table, column, target, tables[target])
-            data[name, column, target].edge_index = torch.stack([rows, referred])
-            data[target, f"rev_{column}", name].edge_index = torch.stack([referred, rows])
+            if target not in keys:
+                raise InvalidValueError(f"{label} refers to the table {target!r}, which has no primary_key; name it")
+            forth, back = (name, column, target), (target, f"rev_{column}", name)
+            if forth in seen or back in seen:
+                raise InvalidValueError(f"{label} and another foreign key give one edge type; rename the column")
+            seen |= {forth, back}
+            rows, referred = keys[target].references(label, table.columns[column])
+            data[forth].edge_index = torch.stack([rows, referred])
+            data[back].edge_index = torch.stack([referred, rows])
     return data
 
 
@@ -91,24 +109,32 @@ def from_relbench(database: Any) -> HeteroData:
         )
     tables = {}
     for name, table in found.items():
+        if not all(hasattr(table, part) for part in ("df", "pkey_col", "fkey_col_to_pkey_table")):
+            raise InvalidTypeError(f"the table {name!r} is a {type(table).__name__} and no RelBench table")
         keys = [*table.fkey_col_to_pkey_table, *([] if table.pkey_col is None else [table.pkey_col])]
-        absent = [key for key in keys if key not in table.df]
-        if absent:
-            raise InvalidValueError(f"the table {name!r} has no column {absent[0]!r}, which is a key of it")
-        columns = {key: table.df[key] for key in keys}
+        columns = {key: table.df[key] for key in keys if key in table.df}
         tables[name] = RelationalTable(columns, table.pkey_col, table.fkey_col_to_pkey_table, len(table.df))
     return tables_to_hetero(tables)
 
 
-def _num_rows(name: str, table: RelationalTable | Any) -> int:
+def _num_rows(name: Any, table: Any) -> int:
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"a table is named {name!r}; give its name as a string")
     if not isinstance(table, RelationalTable):
         raise InvalidTypeError(f"the table {name!r} is a {type(table).__name__}; give a RelationalTable")
+    if not isinstance(table.columns, Mapping) or not isinstance(table.foreign_keys, Mapping):
+        raise InvalidTypeError(f"columns and foreign_keys of the table {name!r} must be dicts by column name")
     keys = [*table.foreign_keys, *([] if table.primary_key is None else [table.primary_key])]
     if absent := [key for key in keys if key not in table.columns]:
         raise InvalidValueError(f"the table {name!r} has no column {absent[0]!r}, which is a key of it")
-    lengths = {key: len(table.columns[key]) for key in keys}
+    lengths = {}
+    for key in keys:
+        if not hasattr(table.columns[key], "__len__"):
+            given = type(table.columns[key]).__name__
+            raise InvalidTypeError(f"the column {name}.{key} is a {given}; give an array, list or series")
+        lengths[key] = len(table.columns[key])
     if table.num_rows is not None:
-        lengths["num_rows"] = table.num_rows
+        lengths["num_rows"] = whole_number(f"num_rows of {name!r}", table.num_rows, low=0, high=2**40)
     if not lengths:
         raise InvalidValueError(f"the table {name!r} has no keys, so its length is unknown; give num_rows")
     if len(set(lengths.values())) > 1:
@@ -117,61 +143,115 @@ def _num_rows(name: str, table: RelationalTable | Any) -> int:
     return next(iter(lengths.values()))
 
 
-def _references(
-    name: str, table: RelationalTable, column: str, target: str, other: RelationalTable
-) -> tuple[Tensor, Tensor]:
-    """Rows that refer to another table, and the rows that they refer to."""
-    if other.primary_key is None:
-        raise InvalidValueError(f"{name}.{column} refers to the table {target!r}, which has no primary_key; name it")
-    keys, missing = _values(other.columns[other.primary_key])
-    if missing.any():
-        raise InvalidValueError(f"{target}.{other.primary_key} is missing in {int(missing.sum())} rows")
-    values, missing = _values(table.columns[column])
-    rows = np.flatnonzero(~missing)
-    wanted = values[rows]
-    if keys.dtype.kind != wanted.dtype.kind:
-        # Numbers and words: compared as words, none of which may match.
-        keys, wanted = keys.astype(str), wanted.astype(str)
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]][0]
-        raise InvalidValueError(f"{target}.{other.primary_key} holds {repeated} twice; a primary key may not repeat")
-    places = np.searchsorted(ordered, wanted).clip(max=max(len(ordered) - 1, 0))
-    lost = np.ones(len(wanted), bool) if not len(ordered) else ordered[places] != wanted
-    if lost.any():
-        raise InvalidValueError(
-            f"{name}.{column} holds {wanted[lost][0]}, which is not in {target}.{other.primary_key} "
-            f"({int(lost.sum())} such rows); leave references out as None or NaN"
-        )
-    return torch.from_numpy(rows), torch.from_numpy(order[places] if len(wanted) else rows)
+class _PrimaryKey:
+    """A primary key that rows are looked up in: by binary search among whole numbers or dates, else by a dict."""
+
+    def __init__(self, label: str, column: Any) -> None:
+        self.label = label
+        self.values, missing = _values(label, column)
+        if missing.any():
+            raise InvalidValueError(f"{label} is missing in {int(missing.sum())} rows; a primary key may not be")
+        self._rows: dict[Any, int] | None = None
+        repeated: Any = None
+        if self.values.dtype.kind in "iMm":
+            self._order = np.argsort(self.values, kind="stable")
+            self._sorted = self.values[self._order]
+            if (same := self._sorted[1:] == self._sorted[:-1]).any():
+                repeated = self._sorted[1:][same][0]
+        elif len(self._by_value()) < len(self.values):
+            repeated = Counter(self.values.tolist()).most_common(1)[0][0]
+        if repeated is not None:
+            raise InvalidValueError(f"{label} holds {repeated} twice; a primary key may not repeat")
+
+    def references(self, label: str, column: Any) -> tuple[Tensor, Tensor]:
+        """Rows of a foreign key that refer to this key, and the rows that they refer to."""
+        wanted, missing = _values(label, column)
+        rows = np.flatnonzero(~missing)
+        if self.values.dtype.kind in "iMm" and wanted.dtype.kind == self.values.dtype.kind:
+            places = np.searchsorted(self._sorted, wanted).clip(max=max(len(self._sorted) - 1, 0))
+            lost = self._sorted[places] != wanted if len(self._sorted) else np.ones(len(wanted), bool)
+            found = self._order[places] if len(self._sorted) else places
+        else:
+            known = self._by_value()
+            found = np.array([known.get(value, -1) for value in wanted.tolist()], np.int64)
+            lost = found < 0
+        if lost.any():
+            raise InvalidValueError(
+                f"{label} holds {wanted[lost][0]!s}, which is not in {self.label} ({int(lost.sum())} such rows); leave "
+                "references out as None or NaN"
+            )
+        return torch.from_numpy(rows), torch.from_numpy(found.astype(np.int64))
+
+    def _by_value(self) -> dict[Any, int]:
+        if self._rows is None:
+            self._rows = {value: row for row, value in enumerate(self.values.tolist())}
+        return self._rows
 
 
-def _values(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values of a column, whole numbers as such, and which are missing."""
-    values = np.asarray(column)
-    if values.ndim != 1:
-        raise InvalidValueError(f"a key column has shape {values.shape}; give one value a row")
-    if values.dtype.kind == "O":
-        # NaN, pandas' NA and NaT are not equal to themselves, or not comparable at all.
-        missing = np.array([value is None or _is_missing(value) for value in values], bool)
+def _values(label: str, column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The values that are there, whole numbers as int64 where they fit, and which rows have none."""
+    if hasattr(column, "isna") and hasattr(column, "dropna"):
+        # A pandas series: its own array would round nullable whole numbers that stand beside NA.
+        try:
+            missing = np.asarray(column.isna(), bool)
+            column = column.dropna()
+        except NotImplementedError as error:
+            raise InvalidTypeError(f"{label} is a {type(column).__name__}; join its parts into one column") from error
     else:
-        missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    filled = values.copy()
-    if missing.any():
-        kept = values[~missing]
-        filled[missing] = kept[0] if len(kept) else 0
-    if filled.dtype.kind == "O":
-        filled = np.array(filled.tolist()) if len(filled) else filled.astype(np.int64)
-    if filled.dtype.kind == "f" and (filled == np.floor(filled)).all():
-        filled = filled.astype(np.int64)
-    if filled.dtype.kind == "u":
-        filled = filled.astype(np.int64)
-    return filled, missing
+        missing = None
+    if isinstance(column, list | tuple):
+        values = np.fromiter(column, dtype=object, count=len(column))
+    else:
+        values = np.asarray(column)
+    if values.ndim != 1:
+        raise InvalidValueError(f"{label} has shape {values.shape}; give one value a row")
+    if missing is None:
+        missing = _missing(values)
+        values = values[~missing]
+    return _whole(label, values), missing
 
 
-def _is_missing(value: Any) -> bool:
+def _missing(values: np.ndarray) -> np.ndarray:
+    match values.dtype.kind:
+        case "f":
+            return np.isnan(values)
+        case "M" | "m":
+            return np.isnat(values)
+        case "O":
+            return np.array([value is None or _differs_from_itself(value) for value in values], bool)
+    return np.zeros(len(values), bool)
+
+
+def _differs_from_itself(value: Any) -> bool:
     try:
         return bool(value != value)
     except (TypeError, ValueError):
+        # pandas' NA has no truth value.
         return True
+
+
+def _whole(label: str, values: np.ndarray) -> np.ndarray:
+    """Turn what stands for whole numbers into int64 where all fit, and refuse what cannot be a key."""
+    if values.dtype.kind == "f" and len(values):
+        if (np.abs(values[np.isfinite(values)]) >= _EXACT_FLOATS).any():
+            raise InvalidValueError(
+                f"{label} holds floats of 2^53 or more, in which whole numbers are rounded; give it as whole numbers"
+            )
+        return values.astype(np.int64) if (values == np.floor(values)).all() and np.isfinite(values).all() else values
+    if values.dtype.kind in "ub":
+        fits = not len(values) or values.max() <= np.iinfo(np.int64).max
+        return values.astype(np.int64) if fits else values.astype(object)
+    if values.dtype.kind == "i":
+        return values.astype(np.int64)
+    if values.dtype.kind == "O":
+        kinds = {type(value) for value in values.tolist()}
+        if not len(values) or kinds <= {int, bool}:
+            try:
+                return values.astype(np.int64)
+            except OverflowError:
+                return values
+        try:
+            set(values.tolist())
+        except TypeError as error:
+            raise InvalidValueError(f"{label} holds values that cannot be keys: {error}") from error
+    return values

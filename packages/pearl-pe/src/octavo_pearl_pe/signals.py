@@ -52,8 +52,9 @@ class InputSignals:
             InvalidValueError: If the shape or device is wrong or a value is not finite.
             InvalidTypeError: If it is no tensor, or of another dtype than the encoder's.
         """
-        if not isinstance(q, Tensor):
-            raise InvalidTypeError(f"q is a {type(q).__name__}; give a tensor [N, M]")
+        if not isinstance(q, Tensor) or q.layout != torch.strided:
+            shown = q.layout if isinstance(q, Tensor) else type(q).__name__
+            raise InvalidTypeError(f"q is a {shown}; give a dense tensor [N, M]")
         if q.dim() != 2 or q.shape[0] != graph.num_nodes or q.shape[1] < 1:
             raise InvalidValueError(f"q has shape {tuple(q.shape)}; give [{graph.num_nodes}, M] with M >= 1")
         if q.dtype != dtype:
