@@ -284,3 +284,26 @@ def test_names_are_refused_and_lists_accepted() -> None:
         arm_sample(draw, np.zeros(3), "Re+L2")
     action, _ = arm_sample(draw, [0.0, 0.0, 0.0], L2Ball(0.05, action_dim=2))
     assert action.tolist() == [0.0, 0.0]
+
+
+def test_the_fallback_is_checked_too() -> None:
+    class Shrunk(Constraint):
+        action_dim = 2
+
+        def _excess(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+            return act - 0.5
+
+        def _project(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+            return act * 0.9
+
+    draw = lambda obs, n: np.ones((len(obs), n, 2))  # noqa: E731
+    for fallback in ("project", "interior", "hit_and_run"):
+        constraint = Shrunk()
+        constraint._interior = lambda obs, act: act + 0.9  # ty: ignore[invalid-assignment]
+        with pytest.raises(ValueError, match="returned a point outside its set"):
+            arm_sample(draw, np.zeros((3, 1)), constraint, max_tries=2, fallback=fallback, warn=False)
+
+
+def test_moves_of_a_walk_are_whole() -> None:
+    with pytest.raises(TypeError, match="steps=2.5 is no whole number"):
+        hit_and_run(L2Ball(0.1, action_dim=2), None, np.zeros(2), steps=2.5)

@@ -33,6 +33,7 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
         ({"buffer_capacity": 10**18}, "buffer_capacity.* at most"),
         ({"learning_rate": 0}, "learning_rate"),
         ({"batch_size": 200, "buffer_capacity": 100}, "no update would ever"),
+        ({"preference": "dirichlet", "preference_schedule": ((0, (0.5, 0.5)),)}, "one of the two"),
         ({"penalti": 1}, "did you mean 'penalty'"),
     ],
 )
@@ -50,7 +51,7 @@ def test_wrong_types_are_refused(changes):
 
 
 def test_json_round_trip():
-    config = ARAMConfig.paper(seed=3, preference_schedule=((0, (0.5, 0.5)), (100, (0.1, 0.9))))
+    config = ARAMConfig.paper(seed=3, preference=(0.5, 0.5), preference_schedule=((0, (0.5, 0.5)), (100, (0.1, 0.9))))
     text = json.dumps(config_to_json(config))
     assert config_to_json(config_from_json(json.loads(text))) == config_to_json(config)
 

@@ -19,6 +19,7 @@ from octavo_aram.constraints import (
     SumEquality,
     Union,
 )
+from octavo_aram.references import as_constraint
 from octavo_aram.registry import make_constraint
 
 
@@ -250,3 +251,107 @@ def test_errors_within_the_users_functions_name_their_place() -> None:
 
     with pytest.raises(RuntimeError, match=r"'broken' of observations failed in '.*test_constraint_input.py', line"):
         Ellipsoid(broken, 1.0, action_dim=2).contains(np.zeros(2), np.zeros(2))
+
+
+class Tilted(Constraint):
+    """A half plane; what is wrong about it is set from outside."""
+
+    action_dim: Any = 2
+    answer: Any = None
+    inner: Any = None
+
+    def _excess(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+        return act[:, :1] - 0.5
+
+    def _project(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+        return self.answer(act)
+
+    def _interior(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+        return self.inner(act)
+
+
+def test_infeasible_results_of_a_subclass_are_refused() -> None:
+    tilted, act = Tilted(), np.ones((3, 2))
+    tilted.inner = lambda act: act + 0.9
+    tilted.answer = lambda act: act * 0.9
+    for call in (lambda: tilted.project(None, act), lambda: Union([tilted]).project(None, act)):
+        with pytest.raises(ValueError, match=r"Tilted._project returned a point outside its set"):
+            call()
+    with pytest.raises(ValueError, match=r"Tilted._interior returned a point outside its set"):
+        tilted.interior()
+    tilted.answer = lambda act: act * torch.nan
+    with pytest.raises(ValueError, match=r"Tilted._project returned NaN"):
+        tilted.project(None, act)
+
+
+def test_results_outside_by_rounding_are_pulled_inside() -> None:
+    tilted = Tilted()
+    tilted.inner = lambda act: act
+    tilted.answer = lambda act: act.clamp(max=0.5 + 1.05e-6)
+    act = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    point = tilted.project(None, act)
+    assert tilted.contains(None, point).all()
+    torch.testing.assert_close(point, torch.full_like(point, 0.5), atol=2e-6, rtol=0)
+    assert point.requires_grad
+
+
+def test_oracles_may_be_outside_by_rounding() -> None:
+    def nearest(obs: Any, act: np.ndarray) -> np.ndarray:
+        return act * np.minimum(1, np.sqrt(0.05 / ((act**2).sum(1, keepdims=True) + 1e-300)))
+
+    act = np.random.default_rng(0).normal(size=(2000, 2))
+    for interior in (None, lambda obs: np.zeros(2)):
+        disc = Oracle(lambda obs, act: (act**2).sum(1) <= 0.05, project=nearest, action_dim=2, interior=interior)
+        assert not disc.contains(None, nearest(None, act)).all()
+        for dtype in (np.float64, np.float32):
+            point = disc.project(None, act.astype(dtype))
+            assert disc.contains(None, point).all()
+            np.testing.assert_allclose(point, nearest(None, act), atol=1e-6)
+    bad = Oracle(lambda obs, act: act[:, 0] > 0.5, project=lambda obs, act: act * 0 + 0.4999, action_dim=2)
+    with pytest.raises(ValueError, match=r"further inside; leave some slack in fn"):
+        bad.project(None, np.zeros(2))
+
+
+def test_a_subclass_needs_its_number_of_actions() -> None:
+    tilted = Tilted()
+    for wrong in (None, 2.0, "2", True, 0):
+        tilted.action_dim = wrong
+        for call in (
+            lambda: tilted.contains(None, np.zeros(2)),
+            tilted.interior,
+            tilted.volume_fraction,
+            lambda: as_constraint(tilted, None),
+        ):
+            with pytest.raises(TypeError, match=r"Tilted.action_dim is .*; set it to the number"):
+                call()
+
+    class Forgotten(Constraint):
+        def _excess(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+            return act - 0.5
+
+    with pytest.raises(TypeError, match="Forgotten.action_dim is None"):
+        Forgotten().contains(None, np.zeros(2))
+
+
+def test_functions_of_a_subclass_may_work_in_place_but_not_answer_nan() -> None:
+    class InPlace(Constraint):
+        action_dim = 2
+
+        def _excess(self, obs: Any, act: torch.Tensor) -> torch.Tensor:
+            return act.mul_(2).sub_(1).log() if obs is not None else act.mul_(2).sub_(1)
+
+    act = torch.full((1, 2), 0.1, dtype=torch.float64)
+    assert InPlace().contains(None, act).all()
+    assert act.tolist() == [[0.1, 0.1]]
+    with pytest.raises(TypeError, match=r"define _project\(self, obs, act\) in InPlace"):
+        InPlace().project(None, act)
+    broken = InPlace()
+    broken.needs_obs = True
+    with pytest.raises(ValueError, match=r"InPlace._excess returned NaN"):
+        broken.contains(torch.zeros(1, 1), act)
+
+
+def test_huge_rows_are_scaled() -> None:
+    huge = LinearInequality([[1e308, 1e308], [1e308, -1e308]], [1e308, 1e308])
+    np.testing.assert_allclose(huge.project(None, np.ones(2)), [0.5, 0.5], atol=1e-9)
+    assert LinearInequality([[1e-300, 0.0]], [1e300]).project(None, np.ones(2)).tolist() == [1.0, 1.0]

@@ -13,6 +13,7 @@ from octavo_aram.constraints import (
     Box,
     Constraint,
     Ellipsoid,
+    Intersection,
     L2Ball,
     LinearInequality,
     Oracle,
@@ -249,3 +250,46 @@ def test_bad_input_is_refused() -> None:
     oracle = Oracle(lambda action: np.abs(action).sum(-1) <= 1, action_dim=2)
     with pytest.raises(InvalidTypeError):
         alpha_projection(oracle, None, act + 0.9)
+
+
+FLAT: dict[str, Constraint] = {
+    "box": Box([-1, 0.5], [1, 0.5]),
+    "orthoplex": Orthoplex(limit=0.0, weights=[0.0, 1.0]),
+    "ellipsoid": Ellipsoid([0.0, 1.0], 0.0),
+    "full ellipsoid": Ellipsoid(np.outer([2, 1.0], [2, 1.0]), 0.0),
+    "opposite rows": LinearInequality([[1, 1], [-1, -1]], [0.2, -0.2]),
+    "a face of the box": LinearInequality([[0.0, 1.0, 1.0]], [-2.0]),
+    "sum and rows": Intersection([SumEquality(0.5, action_dim=3), LinearInequality([[1, -1, 0], [-1, 1, 0]], [0, 0])]),
+    "ellipsoid and rows": Intersection([Ellipsoid([1, 2, 3], 0.8), LinearInequality([[1, 1, 0], [-1, -1, 0]], [0, 0])]),
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("correction", ["alpha", "radial"])
+def test_flat_sets_are_covered(name: str, correction: str) -> None:
+    constraint = FLAT[name]
+    raw = actions(constraint, 200, 3.0).requires_grad_()
+    corrected = CORRECTIONS[correction](constraint, None, raw)
+    assert constraint.contains(None, corrected, tol=1e-7).all()
+    ends = constraint.project(None, 1e5 * actions(constraint, 100, seed=1))
+    # The extremes are reached in each coordinate.
+    torch.testing.assert_close(corrected.detach().amax(0), ends.amax(0), atol=0.06, rtol=0)
+    torch.testing.assert_close(corrected.detach().amin(0), ends.amin(0), atol=0.06, rtol=0)
+    corrected.square().sum().backward()
+    assert raw.grad is not None
+    assert torch.isfinite(raw.grad).all()
+
+
+def test_sets_may_be_flat_at_some_states() -> None:
+    band = LinearInequality(
+        lambda obs: np.stack([np.ones((len(obs), 2)), -np.ones((len(obs), 2))], 1),
+        lambda obs: np.stack([0.2 + obs[:, 0], obs[:, 0] - 0.2], 1),
+        action_dim=2,
+        min_obs_dim=1,
+    )
+    obs = torch.tensor([[0.0], [0.5]], dtype=torch.float64).repeat(100, 1)
+    corrected = alpha_projection(band, obs, actions(band, 200))
+    assert band.contains(obs, corrected, tol=1e-7).all()
+    assert corrected[::2].std(0).min() > 0.2
+    assert corrected.sum(-1)[1::2].std() > 0.2
+    assert corrected.sum(-1)[::2].std() < 1e-7

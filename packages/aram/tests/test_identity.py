@@ -51,7 +51,7 @@ def centre(obs):
     ],
 )
 def test_another_constraint_is_refused(first, second, tmp_path):
-    file = ARAM(Target(), first, SMALL).save(tmp_path / "a.safetensors")
+    file = ARAM(Target(), first, SMALL.replace(fallback="interior")).save(tmp_path / "a.safetensors")
     Agent.load(file, Target(), first)
     with pytest.raises(InvalidStateError, match="constraint"):
         Agent.load(file, Target(), second)

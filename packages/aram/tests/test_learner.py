@@ -11,8 +11,9 @@ import torch
 from learning_helpers import SMALL, Target
 from octavo_aram.agent import Agent
 from octavo_aram.arm import LowAcceptanceWarning
-from octavo_aram.constraints import Box, L2Ball, LinearInequality, Oracle, Orthoplex
+from octavo_aram.constraints import Box, IntegerAllocation, L2Ball, LinearInequality, Oracle, Orthoplex, Union
 from octavo_aram.equivalence import EquivalenceWarning
+from octavo_aram.evaluation import evaluate
 from octavo_aram.learner import ARAM
 from octavo_aram.methods import METHODS, make_agent
 from octavo_core.checkpoint import load_checkpoint
@@ -335,3 +336,101 @@ def test_an_environment_that_is_wrapped_already_is_refused():
 
     with pytest.raises(InvalidTypeError, match="AutoMDPWrapper"):
         ARAM(AutoMDPWrapper(Target(), BALL), BALL, SMALL)
+
+
+TWO_DISCS = Union([L2Ball(1e-4, [-0.5, 0.0]), L2Ball(1e-4, [0.5, 0.0])])
+
+
+def test_small_unions_get_a_target_entropy():
+    agent = ARAM(Target(), TWO_DISCS, SMALL.replace(max_tries=5)).learn(45)
+    single = ARAM(Target(), TWO_DISCS.parts[0], SMALL.replace(max_tries=5)).learn(45)
+    assert agent.core.target_entropy == pytest.approx(single.core.target_entropy, abs=0.3)
+
+
+def tiny(obs, act):
+    return np.abs(act).max(-1) < 1e-4
+
+
+def to_tiny(obs, act):
+    return np.clip(act, -5e-5, 5e-5)
+
+
+def test_sets_whose_volume_is_not_seen_are_told_before_learning():
+    with pytest.warns(UserWarning, match=r"target_entropy='volume' becomes 'dimension'") as told:
+        agent = ARAM(Target(), Oracle(tiny, action_dim=2), SMALL.replace(fallback="raise"))
+    assert agent.core.target_entropy == -2.0
+    with pytest.warns(UserWarning, match="target_entropy"):
+        agent = ARAM(Target(), IntegerAllocation(3, 0, 4, action_dim=2), SMALL.replace(max_tries=3))
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent.learn(60)
+    assert agent.num_updates > 0
+    assert agent.counters.violations == 0
+    # A walk within the set sees what uniform draws do not.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small = ARAM(Target(), Oracle(tiny, to_tiny, action_dim=2), SMALL.replace(max_tries=3)).learn(45)
+    assert -25 < small.core.target_entropy < -10
+
+
+def test_sets_without_volume_are_told_before_learning():
+    with pytest.warns(LowAcceptanceWarning, match="no volume.*'project' decides every action"):
+        ARAM(Target(), IntegerAllocation(3, 0, 4, action_dim=2), SMALL.replace(temperature=0.2))
+
+
+def half(obs, act):
+    return act[:, 0] < 0.5
+
+
+def origin(obs):
+    return np.zeros(2)
+
+
+def test_what_a_fallback_needs_is_known_before_learning():
+    bare, inner = Oracle(half, action_dim=2), Oracle(half, action_dim=2, interior=origin)
+    for constraint, fallback, match in (
+        (bare, "project", "fallback='raise'"),
+        (bare, "interior", "no interior point"),
+        (bare, "hit_and_run", "interior"),
+        (inner, "project", "fallback='interior'"),
+        (Union([inner, bare]), "project", "no projection"),
+    ):
+        with pytest.raises(InvalidTypeError, match=match):
+            ARAM(Target(), constraint, SMALL.replace(fallback=fallback))
+
+
+@pytest.mark.parametrize("fallback", ["raise", "interior"])
+def test_sets_known_by_membership_are_learnt_on(fallback):
+    oracle = Oracle(half, action_dim=2, interior=origin if fallback == "interior" else None)
+    env = Target()
+    agent = ARAM(env, oracle, SMALL.replace(fallback=fallback)).learn(60)
+    with torch.no_grad():
+        agent.core.policy.network.parts[-1][..., 0] = 0.8
+    obs = np.random.default_rng(0).standard_normal((20, 3))
+    assert half(obs, agent.predict(obs)).all()
+    found = evaluate(agent, Target(), episodes=1)
+    assert (found.violations, found.projections) == (0, 0)
+    assert half(None, np.array(env.actions)).all()
+
+
+def shut(obs):
+    return np.where(obs[:, 2:] > 0.4, -0.5, 0.5) * np.ones(2)
+
+
+def test_a_state_without_feasible_action_is_named():
+    sides = LinearInequality(lambda obs: np.tile([[1.0, 0.0], [-1.0, 0.0]], (len(obs), 1, 1)), shut, action_dim=2)
+    with pytest.raises(InvalidValueError, match=r"empty.*after 9 training steps, at the observation \[.*0\.45.*widen"):
+        ARAM(Target(), sides, SMALL).learn(30)
+    agent = ARAM(Target(), sides, SMALL)
+    with pytest.raises(InvalidValueError, match="in predict"):
+        agent.predict(np.array([0.0, 0.0, 0.9]))
+
+
+def test_layers_that_change_actions_are_refused_or_told():
+    moving = Orthoplex([0, 1], 0.3)
+    with pytest.raises(InvalidValueError, match="StickyAction repeats"):
+        ARAM(gymnasium.wrappers.StickyAction(Target(), 0.5), moving, SMALL)
+    tripled = gymnasium.wrappers.TransformAction(Target(), lambda act: 3 * act, Target().action_space)
+    with pytest.warns(UserWarning, match="TransformAction may change actions"):
+        ARAM(tripled, BALL, SMALL)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from octavo_aram.constraints import Constraint, IntegerAllocation, Intersection, L2Ball, Orthoplex, Union
 from octavo_aram.loading import constraint_from_mapping, load_constraint
+from octavo_aram.recorded import read_actions
+from octavo_aram.references import as_constraint
 
 FILES: dict[str, tuple[str, list[float], list[float]]] = {
     "box": ("{low: [-0.5, 0], high: [0.5, 1]}", [0.1, 0.5], [0.1, -0.1]),
@@ -198,3 +201,51 @@ def test_constraints_of_a_file_go_to_other_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path / "constraint.bin")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["0.25", made.fingerprint()], done.stderr
+
+
+@pytest.mark.parametrize("value", ["1_0", "1:30", "'0.05'", "0x10"])
+def test_numbers_that_do_not_look_like_numbers_are_refused(value: str, tmp_path: Path) -> None:
+    file = tmp_path / "ball.yaml"
+    file.write_text(f"type: l2_ball\nradius2: {value}\naction_dim: 2\n")
+    with pytest.raises(ValueError, match="is no number; write one such as"):
+        load_constraint(file)
+
+
+def test_numbers_are_read_as_they_look(tmp_path: Path) -> None:
+    file = tmp_path / "BALL.YML"
+    for text, value in (("1e-3", 1e-3), ("010", 10.0), ("+.5", 0.5), ("2.", 2.0), ("1E1", 10.0)):
+        file.write_text(f"type: l2_ball\nradius2: {text}\naction_dim: 2\n")
+        ball: Any = as_constraint(file, None)
+        assert ball.radius2 == value
+        assert as_constraint(str(file), None).fingerprint() == load_constraint(file).fingerprint()
+
+
+def test_constraints_from_files_can_be_pickled() -> None:
+    made = constraint_from_mapping({"type": "linear", "weights_from_obs": [1, 0], "b": 0.5})
+    again = pickle.loads(pickle.dumps(made))  # noqa: S301
+    assert again.fingerprint() == made.fingerprint()
+    obs, act = np.array([1.0, -2.0]), np.array([0.1, 0.5])
+    assert again.violation(obs, act) == made.violation(obs, act)
+
+
+def test_huge_numbers_in_a_file() -> None:
+    huge = constraint_from_mapping({"type": "linear", "A": [[1e308, 1e308]], "b": [1e308]})
+    np.testing.assert_allclose(huge.project(None, np.ones(2)), [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a0,a0,a1\n.1,.9,.1\n", "one stands twice"),
+        ("a00,a0,a1\n.1,.9,.1\n", "one stands twice"),
+        ("a0,a1\n.1,.9,.1\n", "line 2: 3 cells below 2 column names"),
+        ("a0,a1\n1_0,.9\n", "line 2: '1_0' is no number"),
+    ],
+)
+def test_tables_that_are_read_in_two_ways_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "actions.csv"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_actions(file)
+    file.write_text("a0,a1,note,\n.1,.9,fine,\n.2,.1,fine,,\n")
+    assert read_actions(file)[0].tolist() == [[0.1, 0.9], [0.2, 0.1]]

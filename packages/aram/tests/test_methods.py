@@ -7,9 +7,10 @@ import pytest
 import torch
 from learning_helpers import SMALL, Target
 from octavo_aram.baselines import BASELINES
-from octavo_aram.constraints import L2Ball, Orthoplex
+from octavo_aram.constraints import L2Ball, Oracle, Orthoplex, Union
+from octavo_aram.evaluation import evaluate
 from octavo_aram.methods import METHODS, agent_from_state, make_agent, method_label
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
 BALL = L2Ball(0.2, action_dim=2)
 
@@ -96,3 +97,30 @@ def test_labels():
     assert method_label("aram") == "ARAM"
     assert method_label("spre+") == "SPre+"
     assert set(METHODS) == {"aram", *BASELINES}
+
+
+def half(obs, act):
+    return act[:, 0] < 0.5
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_what_a_method_needs_of_the_set_is_known_before_learning(method):
+    spec = BASELINES[method]
+    oracle = Oracle(half, action_dim=2, interior=lambda obs: np.zeros(2))
+    convex_only = spec.layer is not None or spec.frank_wolfe
+    with pytest.raises(InvalidTypeError, match="convex" if convex_only else r"fallback='interior'"):
+        make_agent(method, Target(), oracle, SMALL)
+    union = Union([L2Ball(0.1, [-0.5, 0.0]), L2Ball(0.1, [0.5, 0.0])])
+    if convex_only:
+        with pytest.raises(InvalidTypeError, match="convex"):
+            make_agent(method, Target(), union, SMALL)
+    else:
+        make_agent(method, Target(), union, SMALL).learn(5)
+
+
+def test_a_preference_for_one_objective_is_told():
+    agent = make_agent("spre", Target(), BALL, SMALL)
+    with pytest.warns(UserWarning, match="does not read preference"):
+        evaluate(agent, Target(), episodes=1, preference=(0.1, 0.9))
+    with pytest.warns(UserWarning, match="does not read preference"):
+        agent.predict(np.zeros(3), (0.1, 0.9))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,3 +312,116 @@ def test_thin_and_tiny_sets_are_projected_onto() -> None:
         point = constraint.project(None, act)
         assert constraint.contains(None, point, 1e-8).all()
         np.testing.assert_allclose(constraint.project(None, point), point, atol=2e-7)
+
+
+@pytest.mark.parametrize(("matrix", "act", "nearest"), [
+    (np.outer([2, 1], [2, 1.0]), [1.0, -1.0], [0.5, -1.0]),
+    (np.outer([2, 1], [2, 1.0]), [-5.0, 1.0], [-0.5, 1.0]),
+    (np.diag([1.0, 2.0, 0.0]) + 0.0, [0.3, 0.4, 2.0], [0.0, 0.0, 1.0]),
+])  # fmt: skip
+def test_flat_ellipsoids_are_projected_onto_within_the_box(matrix: Any, act: list[float], nearest: list[float]) -> None:
+    flat = Ellipsoid(matrix, 0.0)
+    np.testing.assert_allclose(flat.project(None, act), nearest, atol=1e-9)
+    assert flat.violation(None, flat.project(None, act)) <= 1e-10
+    assert not flat.has_volume
+    both = Intersection([flat, L2Ball(0.5, action_dim=len(act))])
+    assert both.contains(None, both.project(None, act), 1e-9)
+    point = Intersection([L2Ball(0.0, [0.1] * len(act)), L2Ball(0.5, action_dim=len(act))])
+    np.testing.assert_allclose(point.project(None, act), 0.1, atol=1e-9)
+
+
+def test_weights_and_rows_many_powers_of_ten_apart() -> None:
+    for act in (np.ones(3), np.ones((5000, 3))):
+        for scale in (1e12, 1e15, 1e20):
+            wide = Orthoplex(limit=1.5, weights=[scale, 1.0, 1.0])
+            np.testing.assert_allclose(np.atleast_2d(wide.project(None, act))[0], [0, 0.75, 0.75], atol=1e-9)
+    seen = Orthoplex([0, 1], 1.0)
+    assert seen.contains(np.array([1e16, 1.0]), seen.project(np.array([1e16, 1.0]), np.array([1.0, 1.0])))
+    for scale in (1e6, 1e8, 1e10):
+        rows = LinearInequality([[scale, 1.0], [-scale, 1.0]], [1.0, 1.0])
+        point = rows.project(None, np.ones(2))
+        assert rows.contains(None, point)
+        np.testing.assert_allclose(point, [0, 1], atol=1e-6)
+
+
+def test_a_result_that_float64_cannot_hold_is_an_error() -> None:
+    # Each of the sums is a difference of products of size 1e12, whose rounding is far above the tolerance.
+    matrix = np.array([[1e12, 1e12 / 3], [-1e12, -1e12 / 3]])
+    narrow = LinearInequality(matrix, np.array([0.1, -0.1]))
+    with pytest.raises(ValueError, match="rescale the rows"):
+        narrow.project(None, np.random.default_rng(0).normal(size=(20, 2)))
+
+
+def test_bands_count_whole_within_intersections() -> None:
+    act = np.random.default_rng(0).normal(size=(30, 3))
+    ones = [[1.0, 1.0, 1.0]]
+    for parts, low, high in (
+        ([SumEquality(1.0, 0.1, action_dim=3), LinearInequality(ones, [0.95])], 0.9, 0.95),
+        ([SumEquality(0.0, 0.5, action_dim=3), SumEquality(0.3, 0.5, action_dim=3)], -0.2, 0.5),
+        ([SumEquality(0.5, action_dim=3), SumEquality(0.6, 0.2, action_dim=3)], 0.5, 0.5),
+    ):
+        both = Intersection(parts)
+        assert both.contains(None, both.interior(), 1e-9)
+        point = both.project(None, act)
+        assert both.contains(None, point, 1e-9).all()
+        # The same set, written as a polytope.
+        same = LinearInequality(np.concatenate([ones, -np.array(ones)]), [high, -low])
+        np.testing.assert_allclose(point, same.project(None, act), atol=1e-7)
+    np.testing.assert_array_equal(
+        Intersection([SumEquality(1.0, 0.1, action_dim=3), L2Ball(1, action_dim=3)]).project(None, [0.3, 0.3, 0.35]),
+        [0.3, 0.3, 0.35],
+    )
+
+
+def test_parts_of_a_union_may_be_empty_at_a_state() -> None:
+    half = LinearInequality(lambda obs: np.ones((len(obs), 1, 2)), lambda obs: obs[:, :1], action_dim=2)
+    union = Union([half, L2Ball(0.1, action_dim=2)])
+    obs, act = np.array([[-5.0], [0.5], [-5.0], [1.0], [-9.0]]), np.full((5, 2), 0.9)
+    point = union.project(obs, act)
+    single = np.stack([union.project(*pair) for pair in zip(obs, act, strict=True)])
+    np.testing.assert_allclose(point, single, atol=1e-12)
+    np.testing.assert_allclose(point[:, 0], [0.05**0.5, 0.25, 0.05**0.5, 0.5, 0.05**0.5], atol=1e-9)
+    assert union.contains(obs, union.interior(obs)).all()
+    never = Intersection([L2Ball(0.01, [0.5, 0.5]), L2Ball(0.01, [-0.5, 0.5])])
+    fixed = Union([never, L2Ball(0.1, action_dim=2)])
+    assert fixed.contains(None, fixed.project(None, act), 1e-9).all()
+    assert fixed.contains(None, fixed.interior())
+    with pytest.raises(ValueError, match="empty"):
+        Union([half, half]).project(obs, act)
+    with pytest.raises(ValueError, match="empty"):
+        Union([never, never]).interior()
+
+
+PROGRAMS: dict[str, Callable[[np.random.Generator], Constraint]] = {
+    "ellipsoid in the box": lambda rng: Ellipsoid(0.2 * (f := rng.normal(size=(3, 3))) @ f.T, 0.8, [0.6] * 3),
+    "ball and polytope": lambda rng: Intersection([L2Ball(1.0, action_dim=3), polytope(rng, 3, 4)]),
+    "orthoplex and ellipsoid": CONVEX["intersection"] and (lambda rng: CONVEX["intersection"](rng, 3)),
+    "plane and ellipsoid": lambda rng: Intersection([SumEquality(0.4, action_dim=3), Ellipsoid(rng.random(3), 0.4)]),
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_gradients_of_programs_are_those_of_differences(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    constraint, checked = PROGRAMS[kind](rng), 0
+    for _ in range(8):
+        act = torch.tensor(rng.normal(size=3) * 2)
+        exact = torch.autograd.functional.jacobian(lambda a: constraint.project(None, a), act).numpy()
+        moves = np.eye(3)[None] * np.array([1e-4, 1e-5, -1e-4, -1e-5])[:, None, None]
+        coarse, fine, coarse_back, fine_back = constraint.project(None, act.numpy() + moves)
+        coarse, fine = (coarse - coarse_back).T / 2e-4, (fine - fine_back).T / 2e-5
+        # Two step sizes that differ lie across a kink.
+        if np.abs(coarse - fine).max() < 1e-5:
+            np.testing.assert_allclose(exact, fine, atol=2e-5)
+            checked += 1
+    assert checked >= 5
+
+
+def test_small_multipliers_count_in_the_gradient() -> None:
+    factor = np.random.default_rng(0).normal(size=(4, 4))
+    constraint = Ellipsoid(factor @ factor.T * 0.2, 1.5, [0.6] * 4)
+    act = np.array([1.0039008995506673, 3.7303242769093634, 0.6882348736361066, -1.564354708493259])
+    exact = torch.autograd.functional.jacobian(lambda a: constraint.project(None, a), torch.tensor(act)).numpy()
+    steps = 1e-5 * np.eye(4)
+    difference = (constraint.project(None, act + steps) - constraint.project(None, act - steps)).T / 2e-5
+    np.testing.assert_allclose(exact, difference, atol=1e-5)

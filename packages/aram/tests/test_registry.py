@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import gymnasium as gym
@@ -108,3 +109,14 @@ def test_shown_positions_move_the_velocities() -> None:
     env = gym.make("Hopper-v5", exclude_current_positions_from_observation=False)
     constraint: Any = make_constraint("H+M10", env)
     assert constraint.w_idx.tolist() == [9, 10, 11]
+
+
+@pytest.mark.parametrize("name", ["R+T", "NSFnetV2", "Re+S", "HC+MA", "H+O+S", "W+O+S"])
+def test_named_constraints_can_be_pickled(name: str) -> None:
+    if CONSTRAINTS[name].needs_env:
+        pytest.importorskip("mujoco")
+    made = make_constraint(name)
+    again = pickle.loads(pickle.dumps(made))  # noqa: S301
+    assert again.fingerprint() == made.fingerprint()
+    obs, act = np.linspace(-1, 1, 20), np.full(made.action_dim, 0.9)
+    assert again.violation(obs, act) == made.violation(obs, act)

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from octavo_aram.constraints import L2Ball, Orthoplex
+from octavo_aram.constraints import L2Ball, Oracle, Orthoplex
 from octavo_aram.sb3 import valid_rate_callback, wrap_predict
 from octavo_aram.wrappers import ActionConstraintWrapper, AutoMDPWrapper, ExecutedActionAudit
 from octavo_core.errors import InvalidTypeError, InvalidValueError
@@ -151,14 +151,35 @@ def test_bad_input_is_refused() -> None:
         wrap_predict(model, ball(), action_space=gymnasium.spaces.Box(-1, 1, (1,)))
     with pytest.raises(InvalidValueError, match="noise"):
         wrap_predict(model, ball(), noise=-1)
-    with pytest.raises(InvalidValueError, match="max_tries"):
-        wrap_predict(model, ball(), max_tries=0).predict(np.zeros(3))
+    for name, value in (("max_tries", 0), ("batch", 0), ("fallback", "nope"), ("noise", np.inf)):
+        with pytest.raises(InvalidValueError, match=name):
+            wrap_predict(model, ball(), **{name: value})
+    predictor = wrap_predict(model, ball())
+    for observation, match in (
+        (np.array([0.0, np.nan, 0.0]), "NaN"),
+        (np.zeros(4), "shape"),
+        (np.zeros((2, 2)), "shape"),
+    ):
+        with pytest.raises(InvalidValueError, match=match):
+            predictor.predict(observation)
     with pytest.raises(InvalidTypeError, match="hidden state"):
         wrap_predict(model, ball()).predict(np.zeros(3), state=(np.zeros(1),))
     with pytest.raises(InvalidValueError, match="window=0"):
         valid_rate_callback(0)
     with pytest.raises(InvalidTypeError, match="discrete"):
         wrap_predict(sb3.DQN("MlpPolicy", "CartPole-v1", device="cpu", buffer_size=10), ball())
+
+
+def test_a_set_without_projection_needs_another_fallback() -> None:
+    model = agent("SAC", AutoMDPWrapper(Drift(), ball(), kappa=50, preference=[0.5, 0.5]))
+    small = Oracle(lambda _, act: np.abs(act).max(1) < 0.01, action_dim=2, interior=lambda _: np.zeros(2))
+    with pytest.raises(InvalidTypeError, match="fallback='interior'"):
+        wrap_predict(model, small)
+    predictor = wrap_predict(model, small, fallback="interior", max_tries=2)
+    for deterministic in (True, False):
+        actions, _ = predictor.predict(np.random.default_rng(0).normal(size=(20, 3)) * 3, deterministic=deterministic)
+        assert small.contains(None, actions.astype(np.float64)).all()
+    assert predictor.counts.projections == 0
 
 
 def test_a_yaml_file_constrains_an_agent(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from octavo_aram.evaluation import evaluate
 from octavo_aram.learner import ARAM
 from octavo_aram.runs import train_all
 from octavo_aram.training import RunSettings, load_run, train
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 
 BALL = L2Ball(0.2, action_dim=2)
 SETTINGS = RunSettings("Target", "ball", "aram", 100, SMALL, evaluate_every=50, episodes=2)
@@ -173,3 +173,14 @@ def test_runs_side_by_side_give_what_they_give_alone():
     assert alone.final["return"] == outcomes[1]["history"][-1]["return"]
     with pytest.raises(InvalidValueError, match="nothing"):
         train_all([])
+
+
+@pytest.mark.parametrize("count", [None, 1.5, "2", True])
+def test_counts_of_a_run_are_whole(tmp_path, count):
+    with pytest.raises(InvalidTypeError, match="num_envs"):
+        RunSettings(num_envs=count)
+    start(tmp_path)
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_envs": count}))
+    with pytest.raises(InvalidStateError, match=r"settings\.json.*num_envs"):
+        load_run(tmp_path)

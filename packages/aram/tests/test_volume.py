@@ -5,7 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from octavo_aram.constraints import Box, IntegerAllocation, L2Ball, Oracle, Orthoplex, SumEquality, Union
+from octavo_aram.constraints import (
+    Box,
+    IntegerAllocation,
+    L2Ball,
+    LinearInequality,
+    Oracle,
+    Orthoplex,
+    SumEquality,
+    Union,
+    VolumeEstimate,
+)
 from octavo_aram.registry import make_constraint
 from scipy.special import gamma
 
@@ -79,3 +89,26 @@ def test_states_seeds_and_full_boxes() -> None:
         constraint.volume_fraction(obs, n=0)
     with pytest.raises(ValueError, match="depends on the state"):
         constraint.volume_fraction()
+
+
+def test_oracles_keep_the_estimate_of_their_draws() -> None:
+    oracle = Oracle(lambda obs, act: (act**2).sum(1) <= 0.0005, action_dim=2)
+    estimate = oracle.volume_fraction()
+    exact = math.pi * 0.0005 / 4
+    assert abs(estimate.value - exact) < 4 * estimate.stderr
+    assert estimate.log_volume == pytest.approx(math.log(estimate.value) + 2 * math.log(2))
+
+
+def test_no_hit_is_no_exact_zero() -> None:
+    estimate = LinearInequality([[1.0, 1.0], [-1.0, -1.0]], [0.2, -0.2]).volume_fraction(n=2000)
+    assert (estimate.value, estimate.stderr) == (0.0, pytest.approx(1 / 2000))
+    nothing = Oracle(lambda obs, act: np.zeros(len(act), bool), action_dim=3).volume_fraction(n=2000)
+    assert nothing.stderr == pytest.approx(1 / 2000)
+    for flat in (L2Ball(0.0, action_dim=2), Box([0.0, -1.0], [0.0, 1.0]), Orthoplex(limit=0.0, weights=[0.0, 1.0])):
+        assert flat.volume_fraction() == VolumeEstimate(0.0, 0.0, -math.inf)
+
+
+def test_many_actions_and_numbers_of_draws_that_are_not_whole() -> None:
+    assert Box(-np.ones(22_000), np.ones(22_000)).volume_fraction(n=20).value == 1.0
+    with pytest.raises(TypeError, match="n=1.5 is no whole number"):
+        L2Ball(0.1, action_dim=2).volume_fraction(n=1.5)

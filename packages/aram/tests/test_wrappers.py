@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from typing import Any
 
@@ -284,7 +285,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
         (gym.spaces.Discrete(4), "discrete"),
         (gym.spaces.MultiDiscrete([2, 2]), "discrete"),
         (gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (2,))}), "composite"),
-        (gym.spaces.Box(-np.inf, np.inf, (2,)), "finite bounds"),
+        (gym.spaces.Box(-np.inf, np.inf, (2,)), r"finite bounds .*env\.action_space"),
         (gym.spaces.Box(-1, np.inf, (2,)), "finite bounds"),
         (gym.spaces.Box(0, 255, (2,), np.uint8), "vector of real"),
         (gym.spaces.Box(-1, 1, (2, 2)), "vector"),
@@ -448,3 +449,164 @@ def test_constraints_by_name_and_actions_of_any_kind() -> None:
     for action in ([0.1, [0.1, 0.2]], np.array([0.1 + 1j, 0.0]), "up"):
         with pytest.raises(ValueError, match="action"):
             wrapped.step(action)
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_wrappers_are_pickled(wrap: Any) -> None:
+    wrapped = wrap(Cart(), Orthoplex([0, 1], 1.0))
+    wrapped.reset(seed=0)
+    copied = pickle.loads(pickle.dumps(wrapped))  # noqa: S301
+    action = np.zeros(2, np.float32)
+    np.testing.assert_array_equal(copied.step(action)[0], wrapped.step(action)[0])
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_layers_that_change_actions_are_refused_or_told(wrap: Any) -> None:
+    from gymnasium.wrappers import RepeatAction, RescaleAction, StickyAction, TransformAction
+
+    for repeating in (StickyAction(Cart(), 0.5), RepeatAction(Cart(), 3)):
+        with pytest.raises(ValueError, match="repeats an action"):
+            wrap(gym.wrappers.TimeLimit(repeating, 10), READS)
+        wrap(repeating, DISC)
+
+    class Tripled(gym.Wrapper):
+        def action(self, action: Any) -> Any:
+            return 3 * action
+
+        def step(self, action: Any) -> Any:
+            return self.env.step(self.action(action))
+
+    for changing in (TransformAction(Cart(), lambda act: 3 * act, Cart().action_space), Tripled(Cart())):
+        with pytest.warns(UserWarning, match="may change actions") as told:
+            wrap(changing, DISC)
+        assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrap(RescaleAction(Cart(), np.float32(-3), np.float32(5)), DISC)
+    with pytest.warns(UserWarning, match="may change actions") as told:
+        wrap(ExecutedActionAudit(changing, DISC), DISC)
+    assert len(told) == 1
+
+
+class Interrupted(Cart):
+    """Moves, and is then interrupted, once."""
+
+    once = True
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        if self.once:
+            self.once = False
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_nothing_is_judged_on_the_observation_before_an_interrupted_step(wrap: Any) -> None:
+    wrapped = wrap(Interrupted(), READS)
+    wrapped.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        wrapped.step(np.zeros(2, np.float32))
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        wrapped.step(np.zeros(2, np.float32))
+    wrapped.reset()
+    wrapped.step(np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("reward", "match"), [(np.nan, "not finite"), (np.inf, "not finite"), (None, "reward None"), ("1", "reward '1'")]
+)
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper])
+def test_rewards_that_are_no_finite_numbers_are_refused(wrap: Any, reward: Any, match: str) -> None:
+    class Broken(Cart):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return obs, reward, *rest
+
+    wrapped = wrap(Broken(), DISC)
+    wrapped.reset(seed=0)
+    with pytest.raises((ValueError, TypeError), match=match):
+        wrapped.step(INSIDE)
+
+
+def test_vector_rewards_are_passed_on_or_refused() -> None:
+    class Two(Cart):
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            return obs, np.array([reward, 1.0]), *rest
+
+    plain = ActionConstraintWrapper(Two(), DISC)
+    plain.reset(seed=0)
+    assert plain.step(INSIDE)[1].shape == (2,)
+    wrapped = AutoMDPWrapper(Two(), DISC)
+    wrapped.reset(seed=0)
+    with pytest.raises(TypeError, match="LinearReward"):
+        wrapped.step(INSIDE)
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_observations_of_another_length_and_failing_extractors_are_told(wrap: Any) -> None:
+    class Longer(Cart):
+        def reset(self, **options: Any) -> Any:
+            obs, info = super().reset(**options)
+            return np.append(obs, 0.0), info
+
+    with pytest.raises(ValueError, match=r"shape \(5,\)"):
+        wrap(Longer(), DISC).reset(seed=0)
+    with pytest.raises(TypeError, match="constraint_obs=3"):
+        wrap(Cart(), READS, constraint_obs=3)
+
+    def failing(obs: Any) -> Any:
+        return obs["state"]
+
+    wrapped = wrap(Cart(), READS, constraint_obs=failing)
+
+    def begin() -> None:
+        wrapped.reset(seed=0)
+        wrapped.step(INSIDE)
+
+    with pytest.raises(RuntimeError, match=r"constraint_obs failed in .*test_wrappers\.py"):
+        begin()
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_vector_environments_are_sent_to_the_way_of_wrapping_them(wrap: Any) -> None:
+    with pytest.raises(TypeError, match=r"wrappers=\["):
+        wrap(gym.vector.SyncVectorEnv([Cart, Cart]), DISC)
+
+
+def test_switches_are_truth_values() -> None:
+    for name in ("vector", "append_preference"):
+        with pytest.raises(TypeError, match=name):
+            AutoMDPWrapper(Cart(), DISC, 1.0, (0.5, 0.5), **{name: "no"})
+
+
+def test_a_projecting_wrapper_needs_a_projection() -> None:
+    oracle = Oracle(lambda obs, act: (np.abs(act) < 0.2).all(1), action_dim=2)
+    with pytest.raises(TypeError, match="no projection"):
+        ActionConstraintWrapper(Cart(), oracle, "project")
+    ActionConstraintWrapper(Cart(), oracle, "error")
+
+
+def test_vector_rewards_below_zero_are_told_once() -> None:
+    with pytest.warns(EquivalenceWarning, match="reward 0 or more"):
+        AutoMDPWrapper(Cart(), DISC, 0.0, reward_min=-100)
+    wrapped = AutoMDPWrapper(Cart(), DISC, 1.0, "dirichlet", reward_offset=1.0)
+    wrapped.reset(seed=0)
+    quiet = AutoMDPWrapper(Cart(), DISC, 1.0, reward_offset=100.0)
+    quiet.reset(seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet.step(INSIDE)
+
+
+def test_an_empty_set_is_told_with_its_state() -> None:
+    closing = LinearInequality(
+        lambda obs: np.broadcast_to([[1.0, 0.0], [-1.0, 0.0]], (len(obs), 2, 2)),
+        lambda obs: np.broadcast_to([-0.5, -0.5], (len(obs), 2)),
+        action_dim=2,
+    )
+    wrapped = ActionConstraintWrapper(Cart(), closing, "project")
+    obs, _ = wrapped.reset(seed=0)
+    with pytest.raises(ValueError, match=rf"empty.*at the observation .*{obs[0]:.4f}.*widen"):
+        wrapped.step(INSIDE)

@@ -74,8 +74,8 @@ class ActionRange:
         if not (np.isfinite(low).all() and np.isfinite(high).all()) or (low >= high).any():
             raise InvalidValueError(
                 f"the action range {low.tolist()} to {high.tolist()} is infinite or empty somewhere and cannot be "
-                "normalised; give finite bounds with low < high, for example with gymnasium.wrappers.RescaleAction "
-                "or ClipAction"
+                "normalised; give finite bounds with low < high: set env.action_space to such a Box, in the "
+                "environment or in a gymnasium.Wrapper around it (ClipAction makes the range infinite: leave it out)"
             )
         if constraint is not None:
             if constraint.action_dim != len(low):

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from octavo_core.checkpoint import load_checkpoint, save_checkpoint
 from octavo_core.device import num_threads, resolve_device, torch_generator
-from octavo_core.errors import InvalidTypeError, InvalidValueError
-from torch import Tensor
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
-from octavo_aram.action_range import (
-    ExecutedViolationError,
-    refuse_normalized_observations,
-    refuse_wrapped_actions,
-)
+from octavo_aram.abilities import naming_the_state, repair_for
+from octavo_aram.acting import Acting
+from octavo_aram.action_layers import refuse_changed_actions
+from octavo_aram.action_range import refuse_normalized_observations, refuse_wrapped_actions
 from octavo_aram.agent_state import agent_state, restore_agent
 from octavo_aram.buffers import Batch, DualReplayBuffer
 from octavo_aram.choice import Choice
-from octavo_aram.config import ARAMConfig, check_preference
+from octavo_aram.config import ARAMConfig
 from octavo_aram.constraints import Constraint
-from octavo_aram.counters import Counters, PhaseCounters
-from octavo_aram.entropy import EntropyTarget, feasible_entropy
+from octavo_aram.counters import Counters
+from octavo_aram.entropy import EntropyTarget, target_or_dimension, volume_is_seen
 from octavo_aram.environment import EnvGroup, observation_scale, reward_map
 from octavo_aram.preferences import Preferences
 from octavo_aram.references import as_constraint
@@ -43,23 +41,20 @@ _LARGEST_AMPLIFICATION = 20.0
 _LARGEST_SEED = 2**63 - 1
 
 
-class Agent(ABC):
+class Agent(Acting):
     """A method that learns in one or several environments under a constraint on the actions.
 
     Args:
-        env: A Gymnasium environment with a finite Box of actions, several of one kind, or a ``SyncVectorEnv``.
+        env: A Gymnasium environment with a finite Box of actions, several of one kind, or a ``SyncVectorEnv``. The
+            agent steps and resets it from now on; nobody else should.
         constraint: The feasible set in normalised actions, or the name of a known one, e.g. ``"Re+L2"``.
         config: Settings; the defaults if None.
 
     Raises:
         InvalidValueError: If the constraint does not fit the environment, or has no feasible action at its start.
-        InvalidTypeError: If the environment or the constraint is of a kind that is not accepted.
+        InvalidTypeError: If the environment or the constraint is of a kind that is not accepted, or the constraint
+            lacks the projection or interior point that the method needs.
     """
-
-    method: str = ""
-    """Name of the method."""
-    objectives: ClassVar[int] = 1
-    """Length of the learner's reward vector."""
 
     def __init__(self, env: Any, constraint: Constraint | str | Any, config: ARAMConfig | Any = None) -> None:
         self.config = config = ARAMConfig() if config is None else config
@@ -111,6 +106,17 @@ class Agent(ABC):
             self._scale = 1 / scale
         self._rescales_from_warmup = config.observation_scaling != "none" and scale is None
         self._set_rescaling()
+        self._entropy_told = False
+        if self._wants_volume and not volume_is_seen(self.constraint, self.envs.obs, seed=config.seed):
+            # Tells now what would come to light after the warm-up.
+            self._set_target_entropy(self.envs.obs)
+        self.predict_only = False
+        """Whether the agent was loaded to predict and has no part of a run that could go on."""
+        self.envs.training = True
+
+    @property
+    def _wants_volume(self) -> bool:
+        return not self.core.deterministic and self.core.automatic and self.config.target_entropy == "volume"
 
     @property
     def _keeps_rejected(self) -> bool:
@@ -123,10 +129,6 @@ class Agent(ABC):
 
     @abstractmethod
     def _make_core(self) -> Core: ...
-
-    @abstractmethod
-    def _choose(self, obs: np.ndarray, preference: np.ndarray | None, *, uniform: bool) -> Choice:
-        """Choose stochastic actions; ``uniform`` draws proposals from the box instead of the policy."""
 
     def _store(self, choice: Choice, obs: np.ndarray, rewards: np.ndarray, after: np.ndarray, over: np.ndarray) -> None:
         self.buffer.add(obs, choice.stored, rewards[:, None], after, over)
@@ -142,7 +144,11 @@ class Agent(ABC):
             The agent.
 
         Raises:
-            InvalidValueError: If the number of steps is negative or no integer.
+            InvalidValueError: If the number of steps is negative or no integer, or no action is feasible at a state;
+                the message shows it.
+            InvalidStateError: If an environment fails, the agent was loaded to predict only, or another agent was
+                given the environment since. After an exception within a step all environments are reset, with a
+                warning, before the next one.
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
             raise InvalidValueError(f"steps={steps!r}; give how many environment steps to learn for, an integer >= 0")
@@ -166,10 +172,15 @@ class Agent(ABC):
 
     def step(self) -> None:
         """Step every environment once and make the updates that are due."""
+        if self.predict_only:
+            raise InvalidStateError("this agent was loaded with predict_only=True; load it without to learn further")
+        if self.envs.recover():
+            self.preferences.redraw(np.ones(len(self.envs), bool))
         warm = self.num_steps < self.config.start_steps
         counts = self.counters.warmup if warm else self.counters.training
         obs = self.envs.obs
-        with self.counters.timed("sample"):
+        when = f"after {self.num_steps} training steps"
+        with self.counters.timed("sample"), naming_the_state(self.constraint, obs, when):
             weights = self.preferences.current(self.num_steps)
             choice = self._choose(obs, weights, uniform=warm)
         choice.count(counts)
@@ -221,7 +232,8 @@ class Agent(ABC):
         if wanted == "dimension":
             self.core.target_entropy = -float(self.envs.action_dim)
         elif wanted == "volume":
-            self.entropy_target = feasible_entropy(self.constraint, obs, seed=self.config.seed)
+            tell, self._entropy_told = not self._entropy_told, True
+            self.entropy_target = target_or_dimension(self.constraint, obs, seed=self.config.seed, tell=tell)
             self.core.target_entropy = self.entropy_target.value
         else:
             self.core.target_entropy = float(wanted)
@@ -234,137 +246,14 @@ class Agent(ABC):
         self._row_shift = torch.as_tensor(shift, dtype=self.dtype, device=self.device)
         self._row_scale = torch.as_tensor(scale, dtype=self.dtype, device=self.device)
 
-    def _to_network(self, obs: np.ndarray) -> Tensor:
-        return torch.as_tensor(obs * self._scale + self._shift, dtype=self.dtype, device=self.device)
-
     def _watch_reward(self, lowest: float) -> None:
         self.lowest_reward = min(self.lowest_reward, lowest)
-
-    def audit(self, obs: np.ndarray, executed: np.ndarray, counts: PhaseCounters) -> np.ndarray:
-        """Check actions right before they are executed: every one, as the environment receives it after rounding.
-
-        Args:
-            obs: Raw observations, (rows, observations).
-            executed: Normalised actions, (rows, actions).
-            counts: Where violations are counted.
-
-        Returns:
-            The actions, moved inwards by a few units in the last place where rounding would have left the set.
-
-        Raises:
-            ExecutedViolationError: If one is infeasible; nothing was executed.
-        """
-        try:
-            return self.envs.range.settled(self.constraint, self._constraint_obs(obs), executed)
-        except ExecutedViolationError:
-            counts.violations += 1
-            raise
-
-    def _constraint_obs(self, obs: np.ndarray) -> np.ndarray | None:
-        return obs if self.constraint.needs_obs else None
-
-    def _project(self, obs: np.ndarray, actions: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        """Project the rows that are not inside."""
-        if inside.all():
-            return actions
-        with self.counters.timed("project"):
-            outside = ~inside
-            where = obs[outside] if self.constraint.needs_obs else None
-            executed = actions.copy()
-            executed[outside] = np.asarray(self.constraint.project(where, actions[outside]), np.float64)
-        return executed
-
-    def proposals(
-        self, obs: np.ndarray, preference: np.ndarray | None, count: int, *, uniform: bool = False
-    ) -> np.ndarray:
-        """Draw raw proposals, before any correction.
-
-        Args:
-            obs: Raw observations, (rows, observations).
-            preference: Weights of all rows, or of each; None with one objective.
-            count: Draws at each state.
-            uniform: Draw from the box instead of the policy.
-
-        Returns:
-            Normalised proposals, (rows, count, actions), float64.
-        """
-        if uniform:
-            return self.rng.uniform(-1.0, 1.0, (len(obs), count, self.envs.action_dim))
-        weights = self.core.preference_tensor(preference)
-        return self.core.draw(self._to_network(obs), weights, count).double().numpy(force=True)
-
-    def choose(self, obs: np.ndarray, preference: np.ndarray | None = None, *, deterministic: bool) -> Choice:
-        """Choose feasible actions and say what it took.
-
-        Args:
-            obs: Raw observations, (rows, observations).
-            preference: Weights of all rows, or of each; None for the configured ones.
-            deterministic: Take the policy's mean, projected where it is infeasible, instead of drawing.
-
-        Returns:
-            The choice.
-        """
-        weights = self.preferences.default(self.num_steps) if preference is None else np.asarray(preference, np.float64)
-        if self.objectives == 1:
-            weights = None
-        if not deterministic:
-            return self._choose(obs, weights, uniform=False)
-        tensor = self.core.preference_tensor(weights)
-        mean = self.core.mean_action(self._to_network(obs), tensor).double().numpy(force=True)
-        return self._corrected(obs, mean)
-
-    def _corrected(self, obs: np.ndarray, proposals: np.ndarray) -> Choice:
-        """Correct one proposal a row: here by projection."""
-        inside = np.asarray(self.constraint.contains(self._constraint_obs(obs), proposals), bool)
-        executed = self._project(obs, proposals, inside)
-        count = len(obs)
-        outside = np.flatnonzero(~inside)
-        return Choice(
-            executed, executed, inside, np.ones(count, int), inside, len(outside), proposals[outside], outside
-        )
-
-    def predict(
-        self,
-        obs: Any,
-        preference: Any = None,
-        *,
-        deterministic: bool = True,
-        normalized: bool = False,
-    ) -> np.ndarray:
-        """Return a feasible action in the environment's units.
-
-        Args:
-            obs: Raw observation, (observations,), or a batch of them.
-            preference: Weights (reward, penalty) on the simplex; None for the configured ones.
-            deterministic: Take the policy's mean, projected where it is infeasible, instead of drawing.
-            normalized: Return actions in [-1, 1] instead.
-
-        Returns:
-            The action, or one a row, in the dtype of the environment's actions and feasible after that rounding;
-            normalised ones in float64.
-
-        Raises:
-            ExecutedViolationError: If no feasible action was found that this dtype can hold.
-            InvalidValueError: If the observation has the wrong length or is not finite, or the preference is off the
-                simplex.
-        """
-        array = np.asarray(obs, np.float64)
-        if array.ndim not in (1, 2) or array.shape[-1] != self.envs.observation_dim:
-            raise InvalidValueError(
-                f"observation of shape {array.shape} does not fit; give ({self.envs.observation_dim},) or a batch"
-            )
-        if not np.isfinite(array).all():
-            raise InvalidValueError("the observation is not finite; a feasible action cannot be told from it")
-        weights = None if preference is None else np.array(check_preference(preference))
-        choice = self.choose(np.atleast_2d(array), weights, deterministic=deterministic)
-        executed = self.envs.range.settled(self.constraint, self._constraint_obs(np.atleast_2d(array)), choice.executed)
-        actions = executed if normalized else self.envs.to_env(executed)
-        return actions[0] if array.ndim == 1 else actions
 
     def _check_constraint(self) -> None:
         for env in self.envs.envs:
             refuse_normalized_observations(env, self.constraint)
             refuse_wrapped_actions(env)
+            refuse_changed_actions(env, self.constraint)
         if self.constraint.action_dim != self.envs.action_dim:
             raise InvalidValueError(
                 f"the constraint is on {self.constraint.action_dim} actions, the environment has "
@@ -373,7 +262,11 @@ class Agent(ABC):
         where = self._constraint_obs(self.envs.obs[:1])
         # Raises where the set is empty at the start, or reads beyond the observation.
         self.constraint.contains(where, np.zeros((1, self.envs.action_dim)))
-        self.constraint.interior(where)
+        self.repair = self._repair(where)
+
+    def _repair(self, obs: np.ndarray | None) -> str:
+        """Check that the constraint can do what the method needs."""
+        return repair_for(self.constraint, obs, self.config.fallback)
 
     def state_dict(self, *, buffers: bool = True) -> dict[str, Any]:
         """Return all that a resumed run needs to be the uninterrupted one to the last bit.
@@ -386,16 +279,22 @@ class Agent(ABC):
         """
         return agent_state(self, buffers=buffers)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, predict_only: bool = False, global_random: bool = False
+    ) -> None:
         """Put back what :meth:`state_dict` returned; running episodes are replayed.
 
         Args:
             state: The saved state.
+            predict_only: Leave out buffers and running episodes; the agent then predicts, and learns no further.
+            global_random: Also put back the states of Python's, NumPy's and torch's global generators, which an
+                environment may draw from.
 
         Raises:
-            InvalidStateError: If it belongs to another method, environment, constraint or other settings.
+            InvalidStateError: If it belongs to another method, environment, constraint or other settings, or, unless
+                it is to predict only, to another number of environments.
         """
-        restore_agent(self, state)
+        restore_agent(self, state, predict_only=predict_only, global_random=global_random)
 
     def save(self, path: str | os.PathLike[str], *, buffers: bool = True) -> Path:
         """Write a checkpoint atomically.
@@ -411,19 +310,26 @@ class Agent(ABC):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], env: Any, constraint: Constraint | str | Any, *, device: str | None = None
+        cls,
+        path: str | os.PathLike[str],
+        env: Any,
+        constraint: Constraint | str | Any,
+        *,
+        device: str | None = None,
+        predict_only: bool = False,
     ) -> Agent:
         """Read a checkpoint.
 
         Args:
             path: What :meth:`save` wrote.
-            env: The environment of the run.
+            env: The environment of the run, or as many of them as the run had.
             constraint: The constraint of the run.
             device: Device to continue on; that of the run if None.
+            predict_only: Load the policy alone, without buffers and running episodes; one environment is enough then.
 
         Returns:
             An agent of the saved method that learns on, or predicts.
         """
         from octavo_aram.methods import agent_from_state
 
-        return agent_from_state(load_checkpoint(path), env, constraint, device=device)
+        return agent_from_state(load_checkpoint(path), env, constraint, device=device, predict_only=predict_only)

@@ -53,12 +53,16 @@ def agent_state(agent: Agent | Any, *, buffers: bool) -> dict[str, Any]:
     }
 
 
-def restore_agent(agent: Agent | Any, state: Mapping[str, Any]) -> None:
+def restore_agent(
+    agent: Agent | Any, state: Mapping[str, Any], *, predict_only: bool = False, global_random: bool = False
+) -> None:
     """Put back what :func:`agent_state` collected; running episodes are replayed.
 
     Args:
         agent: An agent of the same method, environment, constraint and settings.
         state: The saved state.
+        predict_only: Leave out buffers and running episodes.
+        global_random: Also put back the states of the process's global generators.
 
     Raises:
         InvalidStateError: If it belongs to another method, environment, constraint or other settings.
@@ -83,10 +87,12 @@ def restore_agent(agent: Agent | Any, state: Mapping[str, Any]) -> None:
         shown = ", ".join(f"{name}={saved[name]!r}" for name in differing)
         raise InvalidStateError(f"the saved run had {shown}; give the same settings to continue it")
     agent.core.load_state_dict(state["core"])
-    if state["buffer"] is not None:
-        agent.buffer.load_state_dict(state["buffer"])
-    agent.envs.load_state_dict(state["envs"])
-    agent.preferences.load_state_dict(state["preferences"])
+    agent.predict_only, agent.envs.training = predict_only, not predict_only
+    if not predict_only:
+        if state["buffer"] is not None:
+            agent.buffer.load_state_dict(state["buffer"])
+        agent.envs.load_state_dict(state["envs"])
+        agent.preferences.load_state_dict(state["preferences"])
     agent.counters.load_state_dict(state["counters"])
     agent.num_steps, agent.num_updates = int(state["steps"]), int(state["updates"])
     agent.lowest_reward = float(state["lowest_reward"])
@@ -95,12 +101,15 @@ def restore_agent(agent: Agent | Any, state: Mapping[str, Any]) -> None:
     agent._set_rescaling()
     target = state["entropy_target"]
     agent.entropy_target = None if target is None else EntropyTarget(**target)
-    if state["buffer"] is None and agent.num_steps:
+    if state["buffer"] is None and agent.num_steps and not predict_only:
         warnings.warn("this state has no replay buffer: it predicts, but learning starts afresh", stacklevel=2)
     random = state["random"]
     if torch.device(state["device"]).type != agent.device.type:
         # A generator's state belongs to its kind of device: the run goes on with other draws.
         _, *rest = random["generators"]
         random = random | {"generators": [agent.generator.get_state(), *rest]}
+    if not global_random:
+        # A script that loads a policy keeps its own random numbers.
+        random = random_state() | {"generators": random["generators"]}
     # Last, because building and replaying may draw.
     restore_random_state(random, agent.generator, agent.walk, agent.rng)

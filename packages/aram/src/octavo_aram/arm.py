@@ -130,7 +130,7 @@ def arm_sample(
         raw = constraint_obs[None] if constraint_obs.ndim == 1 else constraint_obs
         if constraint.needs_obs and len(raw) != len(states):
             raise InvalidValueError(f"{len(raw)} constraint_obs for {len(states)} observations; give as many")
-    count, dim = len(states), constraint.action_dim
+    count, dim = len(states), constraint._checked_action_dim()
     tries = np.zeros(count, np.int64)
     accepted = np.zeros(count, bool)
     todo = np.arange(count)
@@ -190,7 +190,7 @@ def hit_and_run(
     obs: Array | None,
     start: Array,
     *,
-    steps: int | None = None,
+    steps: int | Any = None,
     generator: torch.Generator | None = None,
 ) -> Any:
     """Walk at random within C(s) from feasible points; the law tends to the uniform one on C(s).
@@ -207,13 +207,12 @@ def hit_and_run(
 
     Raises:
         InvalidValueError: If a start is not feasible or ``steps`` is negative.
+        InvalidTypeError: If ``steps`` is not whole.
 
     Source:
         Beyond the paper: keeps exploration random where acceptance is too rare (NSFnet).
     """
-    moves = _WALK_MOVES * constraint.action_dim if steps is None else steps
-    if moves < 0:
-        raise InvalidValueError(f"steps={steps}; give 0 or more")
+    moves = _WALK_MOVES * constraint._checked_action_dim() if steps is None else checked_count(steps, "steps")
     data = Batch.of(constraint, obs, start)
     with torch.no_grad():
         if not constraint._contains(data.obs, data.act, 1e-6).all():

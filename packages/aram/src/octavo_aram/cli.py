@@ -103,7 +103,7 @@ def evaluate_run(
     from octavo_aram.training import load_run
 
     with contextlib.redirect_stdout(sys.stderr):
-        settings, agent = load_run(run, device=device)
+        settings, agent = load_run(run, device=device, predict_only=True)
         found = evaluate(
             agent,
             load_env(settings.env),

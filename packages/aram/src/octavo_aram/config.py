@@ -33,11 +33,13 @@ class ARAMConfig:
         augmented_capacity: Rejected proposals kept; None for as many as real transitions.
         max_tries: Draws T of the acceptance-rejection method before it falls back to a projection.
         block: Candidates of its first block; later blocks double.
-        fallback: What follows T failures: ``"project"``, ``"interior"`` or ``"hit_and_run"``.
+        fallback: What follows T failures: ``"project"``, ``"interior"``, ``"hit_and_run"``, or ``"raise"``, for sets
+            that know nothing but membership.
         penalty: Penalty kappa >= 0 of an infeasible proposal.
         preference: Weights (reward, penalty) on the simplex, or ``"dirichlet"`` to draw them for every episode and
             every update (the multi-objective mode of the paper).
-        preference_schedule: Pairs (step, weights) between which the weights run linearly; empty for none.
+        preference_schedule: Pairs (step, weights) between which the weights run linearly; empty for none. Not beside
+            ``preference="dirichlet"``.
         augmented_share: Share eta of a batch that comes from the rejected proposals.
         augmented_decay: Factor of eta after every ``augmented_decay_every`` steps.
         augmented_decay_every: See ``augmented_decay``.
@@ -133,6 +135,11 @@ class ARAMConfig:
             raise InvalidValueError(
                 f"batch_size={self.batch_size} exceeds buffer_capacity={self.buffer_capacity}: no update would ever "
                 "take place; give a larger buffer or smaller batches"
+            )
+        if isinstance(self.preference, str) and self.preference_schedule:
+            raise InvalidValueError(
+                f"preference={self.preference!r} draws the weights, so that preference_schedule would have no effect; "
+                "give one of the two"
             )
 
     @classmethod
@@ -237,7 +244,7 @@ _RANGES = {
     "reward_offset": (-math.inf, math.inf, False),
 }
 _CHOICES = {
-    "fallback": ("project", "interior", "hit_and_run"),
+    "fallback": ("project", "interior", "hit_and_run", "raise"),
     "observation_scaling": ("auto", "warmup", "none"),
     "dtype": ("float32", "float64"),
 }

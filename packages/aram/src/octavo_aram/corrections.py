@@ -42,7 +42,8 @@ def alpha_projection(
     """Shorten the step from an interior point until the action is feasible: ``c + t (a - c)`` with the largest t <= 1.
 
     Feasible actions stay as they are (in sets with a fixed sum, those with exactly that sum). No QP is solved once the
-    interior point is known.
+    interior point is known, but for flat sets: the step is first projected onto their affine hull, which projections
+    find, for each state where the set depends on it.
 
     Args:
         constraint: A convex set.
@@ -61,8 +62,8 @@ def alpha_projection(
         Alpha-projection of the action-constrained RL benchmark (arXiv 2304.08743); t by Newton's method, its gradient
         from the active constraint.
     """
-    batch, origin, direction = rays_from_interior(constraint, obs, act, center)
-    step = set_exit(constraint, batch.obs, origin, direction).clamp(max=1.0)
+    batch, origin, direction, tolerance = rays_from_interior(constraint, obs, act, center)
+    step = set_exit(constraint, batch.obs, origin, direction, tolerance).clamp(max=1.0)
     # Where the whole step fits, the action itself is returned, free of rounding.
     moved = origin + step.unsqueeze(-1) * direction
     return batch.shaped(batch.cast(torch.where((step >= 1.0).unsqueeze(-1), origin + direction, moved)))
@@ -79,9 +80,10 @@ def radial_squash(
     """Rescale the distance from an interior point so that the whole box lands in the set.
 
     With ``profile="box"`` the ray from c to the border of the box is mapped linearly to its part within the set: a
-    bijection of the box onto C(s), so that every feasible action can be reached. With ``profile="tanh"`` the distance
-    in units of the set's radius r becomes ``tanh``: smooth across the centre and open to any magnitude, but an action
-    of the box reaches at most ``tanh(1 / r)``.
+    bijection of the box onto C(s), so that every feasible action can be reached. (Of a flat set too: steps are first
+    projected onto its affine hull.) With ``profile="tanh"`` the distance in units of the set's radius r becomes
+    ``tanh``: smooth across the centre and open to any magnitude, but an action of the box reaches at most
+    ``tanh(1 / r)``.
 
     Args:
         constraint: A convex set.
@@ -103,11 +105,11 @@ def radial_squash(
     """
     if profile not in {"box", "tanh"}:
         raise InvalidValueError(f"profile={profile!r}; choose 'box' or 'tanh'")
-    batch, origin, direction = rays_from_interior(constraint, obs, act, center)
+    batch, origin, direction, tolerance = rays_from_interior(constraint, obs, act, center)
     resting = (direction.detach().abs().amax(-1, keepdim=True) < 1e-12).expand_as(direction)
     # The scale does not depend on the length of the direction; at the centre any direction will do.
     heading = torch.where(resting, torch.ones_like(direction), direction)
-    to_border = set_exit(constraint, batch.obs, origin, heading)
+    to_border = set_exit(constraint, batch.obs, origin, heading, tolerance)
     if profile == "tanh":
         scale = to_border * torch.tanh(1.0 / to_border.clamp(min=1e-300))
     else:
@@ -129,7 +131,8 @@ def opt_layer(
         act: Actions in normalised units, of any magnitude.
 
     Returns:
-        Feasible actions, differentiable in ``act``; feasible actions stay as they are.
+        Feasible actions, differentiable in ``act``; feasible actions stay as they are (in sets with a fixed sum, those
+        with exactly that sum).
 
     Raises:
         InvalidTypeError: If the set is not convex.
@@ -194,7 +197,8 @@ def nfwpo_target(
     Args:
         constraint: A convex set.
         obs: Raw observations; ``None`` if the set does not depend on them.
-        act: Actions of the actor; they are projected first (which leaves feasible ones as they are).
+        act: Actions of the actor; they are projected first (which leaves feasible ones as they are,
+            but for ``SumEquality``, which moves them to exactly the sum).
         gradient: Gradient of the critic in the action, at the projected action.
         beta: Length of the step in [0, 1]; 0.01 in the benchmark.
 

@@ -8,26 +8,33 @@ entropy of the widest Gaussian whose draws stay feasible around most of the feas
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from octavo_core.device import torch_generator
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_aram.arm import hit_and_run
+from octavo_aram.constraints.combine import Union
 
 if TYPE_CHECKING:
     from octavo_aram.constraints import Constraint
 
-__all__ = ["EntropyTarget", "feasible_entropy"]
+__all__ = ["EntropyTarget", "UnseenVolumeError", "feasible_entropy", "target_or_dimension", "volume_is_seen"]
 
 _GAUSSIAN = 0.5 * math.log(2 * math.pi * math.e)
 _POINTS = 4096
+_DRAWS = 65_536
 _REPEATS = 4
 _ENOUGH = 128
 _SMALLEST = 1e-5
 _LOSS_PER_ACTION, _LEAST_LOSS, _LARGEST_LOSS = 0.025, 0.05, 0.1
+
+
+class UnseenVolumeError(InvalidValueError):
+    """The volume of a set cannot be told: uniform draws miss it, and it knows no point to walk from."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ def feasible_entropy(
     obs: np.ndarray | None = None,
     *,
     retention: float | None = None,
-    num_draws: int = 65_536,
+    num_draws: int = _DRAWS,
     seed: int = 0,
 ) -> EntropyTarget:
     """Choose the target entropy from the feasible volume.
@@ -73,8 +80,8 @@ def feasible_entropy(
         The target.
 
     Raises:
-        InvalidValueError: If the retention is out of range, observations are needed and missing, or the volume of a set
-            that is not convex is too small to be seen.
+        InvalidValueError: If the retention is out of range, or observations are needed and missing.
+        UnseenVolumeError: If uniform draws miss the set, and it has no volume or knows no interior point.
 
     Source: beyond the paper, which fixes the temperature. On sets of full dimension the value is close to minus the
     number of actions; on thin ones (bike sharing: 0.12 thick) it is far below. A good action often lies on the border,
@@ -89,20 +96,8 @@ def feasible_entropy(
     if constraint.needs_obs and (obs is None or not len(obs)):
         raise InvalidValueError("the feasible set depends on the observation; give observations to average over")
     rng = np.random.default_rng(seed)
-
-    def states(count: int) -> np.ndarray | None:
-        if not constraint.needs_obs or obs is None:
-            return None
-        return np.asarray(obs, np.float64)[rng.integers(0, len(obs), count)]
-
-    draws, where = rng.uniform(-1, 1, (num_draws, dim)), states(num_draws)
-    inside = np.asarray(constraint.contains(where, draws), bool)
-    share = float(inside.mean())
+    points, kept, share = _spread(constraint, obs, seed, num_draws, rng)
     log_volume = math.log(share) + dim * math.log(2) if share else -math.inf
-    points = draws[inside][:_POINTS]
-    kept = None if where is None else where[inside][:_POINTS]
-    if len(points) < _ENOUGH:
-        points, kept = _inner_points(constraint, states(_POINTS), seed, dim)
     points = np.tile(points, (_REPEATS, 1))
     kept = None if kept is None else np.tile(kept, (_REPEATS, 1))
     noise = rng.standard_normal(points.shape)
@@ -121,15 +116,104 @@ def feasible_entropy(
     return EntropyTarget(value, math.exp(low), share, log_volume)
 
 
+def target_or_dimension(
+    constraint: Constraint | Any, obs: np.ndarray | None = None, *, seed: int = 0, tell: bool = True
+) -> EntropyTarget:
+    """Choose the target entropy from the feasible volume, or the usual one where that volume cannot be told.
+
+    Args:
+        constraint: The feasible set.
+        obs: Observations to average over, (states, observations), where the set depends on them.
+        seed: Seed of the draws.
+        tell: Whether to warn where the usual target, minus the number of actions, is taken.
+
+    Returns:
+        The target.
+
+    Source: beyond the paper.
+    """
+    try:
+        if not constraint.has_volume:
+            raise UnseenVolumeError(f"{constraint!r} has no volume")
+        return feasible_entropy(constraint, obs, seed=seed)
+    except UnseenVolumeError as error:
+        dim = constraint.action_dim
+        if tell:
+            warnings.warn(
+                f"{error}: target_entropy='volume' becomes 'dimension', minus the number of actions ({-dim}); if few "
+                "proposals are feasible, set target_entropy to a lower number, or temperature to a fixed one",
+                stacklevel=5,
+            )
+        return EntropyTarget(float(-dim), math.nan, math.nan, math.nan)
+
+
+def volume_is_seen(constraint: Constraint | Any, obs: np.ndarray | None, *, seed: int = 0) -> bool:
+    """Tell at little cost whether :func:`feasible_entropy` will find a target.
+
+    Args:
+        constraint: The feasible set.
+        obs: Observations, (states, observations), where the set depends on them.
+        seed: Seed of the draws.
+
+    Returns:
+        Whether it will, at these states.
+    """
+    if constraint.convex or not constraint.has_volume:
+        return bool(constraint.has_volume)
+    try:
+        _spread(constraint, obs, seed, _DRAWS, np.random.default_rng(seed))
+    except UnseenVolumeError:
+        return False
+    return True
+
+
+def _spread(
+    constraint: Any, obs: np.ndarray | None, seed: int, num_draws: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Points spread over the feasible volume, their states, and the feasible share of uniform draws."""
+    dim = constraint.action_dim
+
+    def states(count: int) -> np.ndarray | None:
+        if not constraint.needs_obs or obs is None:
+            return None
+        return np.asarray(obs, np.float64)[rng.integers(0, len(obs), count)]
+
+    draws, where = rng.uniform(-1, 1, (num_draws, dim)), states(num_draws)
+    inside = np.asarray(constraint.contains(where, draws), bool)
+    points = draws[inside][:_POINTS]
+    kept = None if where is None else where[inside][:_POINTS]
+    if len(points) < _ENOUGH:
+        points, kept = _inner_points(constraint, states(_POINTS), seed, dim)
+    return points, kept, float(inside.mean())
+
+
 def _inner_points(
     constraint: Any, where: np.ndarray | None, seed: int, dim: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Points spread over a set that uniform draws hardly ever hit: a random walk within it, from an interior point."""
-    count = _POINTS if where is None else len(where)
-    center = np.broadcast_to(np.asarray(constraint.interior(where), np.float64), (count, dim)).copy()
-    if not constraint.convex:
-        raise InvalidValueError(
-            "too few uniform draws are feasible to tell the volume of this set, and it is not convex; set "
-            "target_entropy to a number, or temperature to a fixed one"
+    union = constraint if isinstance(constraint, Union) else getattr(constraint, "_alternatives", None)
+    found: list[np.ndarray] = []
+    # A walk stays in one alternative of a union; each gets its own.
+    for part in (constraint,) if union is None or constraint.convex else union.parts:
+        count = _POINTS if where is None else len(where)
+        try:
+            if not part.has_volume:
+                continue
+            inner = np.asarray(part.interior(where if part.needs_obs else None), np.float64)
+        except InvalidTypeError:
+            continue
+        except InvalidValueError:
+            # Empty at one of the states.
+            if union is None:
+                raise
+            continue
+        center = np.broadcast_to(inner, (count, dim)).copy()
+        generator = torch_generator(seed)
+        found.append(hit_and_run(part, where if part.needs_obs else None, center, generator=generator))
+    if not found:
+        raise UnseenVolumeError(
+            f"the volume of {constraint!r} cannot be told, because uniform draws miss it and it has no volume to walk "
+            "in from an interior point"
         )
-    return hit_and_run(constraint, where, center, generator=torch_generator(seed)), where
+    kept = None if where is None else np.concatenate([where] * len(found))
+    return np.concatenate(found), kept

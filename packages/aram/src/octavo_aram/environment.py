@@ -16,9 +16,10 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 
 from octavo_aram.action_range import ActionRange
 from octavo_aram.envs.defaults import RewardMap, env_defaults
+from octavo_aram.ownership import base_of, hold, keep_hold
 from octavo_aram.user_code import user_errors
 
-__all__ = ["EnvGroup", "StepResult", "env_id", "observation_scale", "reward_map"]
+__all__ = ["EnvGroup", "StepResult", "env_id", "listed_envs", "observation_scale", "reward_map"]
 
 StepResult = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Next observations before any reset, rewards, terminated flags, ended flags; one row an environment."""
@@ -37,10 +38,10 @@ class EnvGroup:
     """
 
     def __init__(self, env: Any, seed: int) -> None:
-        self.envs = _unpack(env)
+        self.envs = listed_envs(env)
         self.seed, self.name = seed, env_id(self.envs[0])
         action, observation = self.envs[0].action_space, self.envs[0].observation_space
-        if len({id(entry) for entry in self.envs}) < len(self.envs):
+        if len({id(base_of(entry)) for entry in self.envs}) < len(self.envs):
             raise InvalidValueError(
                 "one environment is given twice; make each one anew, e.g. [make() for _ in range(2)]"
             )
@@ -63,8 +64,13 @@ class EnvGroup:
         """Episodes started, by environment."""
         self.finished: list[tuple[float, int]] = []
         """Return and length of the episodes that ended since the last call of :meth:`take_finished`."""
+        self.training = False
+        """Whether an agent learns in these environments, which then are its own."""
+        self.interrupted = False
+        """Whether a step ended in an exception, so that the environments' state is not known until they are reset."""
         self._returns = [0.0] * count
         self._actions: list[list[np.ndarray]] = [[] for _ in range(count)]
+        hold(self.envs, self)
         for index in range(count):
             self._reset(index)
 
@@ -105,12 +111,17 @@ class EnvGroup:
 
         Raises:
             InvalidValueError: If an environment returns a number that is not finite.
-            InvalidStateError: If an environment fails; the message names its file and line.
+            InvalidStateError: If an environment fails; the message names its file and line. Every later step is
+                refused until :meth:`recover` was called.
         """
+        if self.interrupted:
+            raise InvalidStateError("an earlier step ended in an exception; call recover(), which begins new episodes")
         count = len(self.envs)
         after, rewards = np.empty_like(self.obs), np.empty(count)
         terminated, ended = np.zeros(count, bool), np.zeros(count, bool)
         scaled = self.to_env(actions)
+        # An exception anywhere below, an interrupt included, leaves this set: the observations may be stale then.
+        self.interrupted = True
         for index, env in enumerate(self.envs):
             with user_errors(f"a step of the environment {self.name!r}"):
                 obs, reward, over, truncated, _ = env.step(scaled[index])
@@ -127,7 +138,31 @@ class EnvGroup:
         for index in np.flatnonzero(ended):
             self.finished.append((self._returns[index], len(self._actions[index])))
             self._reset(int(index))
+        self.interrupted = False
         return after, rewards, terminated, ended
+
+    def recover(self) -> bool:
+        """Begin new episodes if an exception ended a step, or somebody else used the environments meanwhile.
+
+        Returns:
+            Whether new episodes had to be begun; it is told in a warning.
+
+        Raises:
+            InvalidStateError: If another agent holds the environments now.
+        """
+        if not keep_hold(self):
+            self.interrupted = True
+        if not self.interrupted:
+            return False
+        warnings.warn(
+            "an exception or another use of the environments broke off their running episodes, whose state is not "
+            "known any more: all were reset, and new episodes begin",
+            stacklevel=3,
+        )
+        for index in range(len(self)):
+            self._reset(index)
+        self.interrupted = False
+        return True
 
     def take_finished(self) -> list[tuple[float, int]]:
         """Return and forget the episodes that have ended.
@@ -162,6 +197,7 @@ class EnvGroup:
             "actions": [np.array(actions).reshape(-1, self.action_dim) for actions in self._actions],
             "obs": self.obs.copy(),
             "returns": list(self._returns),
+            "interrupted": self.interrupted,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -177,9 +213,14 @@ class EnvGroup:
             raise InvalidStateError(
                 f"the saved run has {len(state['episodes'])} environments with observations of "
                 f"{state['obs'].shape[1]} numbers, this one {len(self)} with {self.observation_dim}; "
-                "give the environments of that run"
+                "give the environments of that run, or load it with predict_only=True to predict alone"
             )
         self.seed = state["seed"]
+        self.interrupted = True
+        if state.get("interrupted", False):
+            # Nothing to replay: the run goes on with new episodes, as the saved one would have.
+            self.episodes, self.obs = list(state["episodes"]), state["obs"].copy()
+            return
         for index, env in enumerate(self.envs):
             self.episodes[index] = state["episodes"][index] - 1
             self._reset(index)
@@ -192,6 +233,7 @@ class EnvGroup:
                     )
             self._actions[index] = list(state["actions"][index])
         self._returns = list(state["returns"])
+        self.interrupted = False
         if not np.array_equal(self.obs, state["obs"]):
             warnings.warn(
                 "the replayed episodes differ from those of the saved run: the environment is no function of seed and "
@@ -200,7 +242,18 @@ class EnvGroup:
             )
 
 
-def _unpack(env: Any) -> list[gymnasium.Env]:
+def listed_envs(env: Any) -> list[gymnasium.Env]:
+    """List the environments that a user gave.
+
+    Args:
+        env: An environment, several of one kind, or a ``SyncVectorEnv``, whose environments are taken out.
+
+    Returns:
+        The environments.
+
+    Raises:
+        InvalidTypeError: If it is none of these.
+    """
     if isinstance(env, gymnasium.vector.VectorEnv):
         if not isinstance(env, gymnasium.vector.SyncVectorEnv):
             raise InvalidTypeError(

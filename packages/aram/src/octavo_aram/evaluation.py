@@ -12,9 +12,10 @@ import numpy as np
 from octavo_core.device import torch_generator
 from octavo_core.errors import InvalidValueError
 
+from octavo_aram.abilities import naming_the_state
 from octavo_aram.agent import Agent
-from octavo_aram.config import check_preference
-from octavo_aram.environment import EnvGroup
+from octavo_aram.environment import EnvGroup, listed_envs
+from octavo_aram.ownership import refuse_training_envs
 
 __all__ = ["EVALUATION_PREFERENCES", "Evaluation", "evaluate"]
 
@@ -83,7 +84,7 @@ def evaluate(
 
     Args:
         agent: The agent.
-        env: An environment of the kind it was trained in; not the one it trains in.
+        env: An environment of the kind it was trained in; not the object that it, or another agent, trains in.
         episodes: Episodes to run.
         preference: Weights for the policy; None for the configured ones.
         deterministic: Act by the policy's mean, projected where it is infeasible, instead of drawing.
@@ -94,15 +95,17 @@ def evaluate(
         The findings.
 
     Raises:
-        InvalidValueError: If a count is below 1, or the environment is not of the agent's kind.
+        InvalidValueError: If a count is below 1, the environment is not of the agent's kind, an agent trains in it, or
+            no action is feasible at a state.
         InvalidStateError: If an infeasible action was about to be executed.
     """
     if episodes < 1 or draws_per_state < 1:
         raise InvalidValueError(f"episodes={episodes} and draws_per_state={draws_per_state} must be at least 1")
+    weights = agent.checked_weights(preference)
+    refuse_training_envs(listed_envs(env))
     group = EnvGroup(env, seed + _SEED_SHIFT)
     if (group.observation_dim, group.action_dim) != (agent.envs.observation_dim, agent.envs.action_dim):
         raise InvalidValueError("the evaluation environment has other spaces than the one the agent was made for")
-    weights = None if preference is None else np.array(check_preference(preference))
     counts = agent.counters.evaluation
     steps, tries_before = counts.steps, counts.first_valid
     projections, violations = counts.projections, counts.violations
@@ -117,7 +120,8 @@ def evaluate(
             obs = group.obs
             visited.append(obs)
             start = time.perf_counter()
-            choice = agent.choose(obs, weights, deterministic=deterministic)
+            with naming_the_state(agent.constraint, obs, "in an evaluation"):
+                choice = agent.choose(obs, weights, deterministic=deterministic)
             seconds.append(time.perf_counter() - start)
             choice.count(counts)
             group.step(agent.audit(obs, choice.executed, counts))

@@ -44,6 +44,15 @@ class ARAM(Agent):
     def __init__(self, env: Any, constraint: Any, config: Any = None) -> None:
         self._warned = self._told_acceptance = False
         super().__init__(env, constraint, config)
+        if not self.constraint.has_volume:
+            self._told_acceptance = True
+            warnings.warn(
+                f"{self.constraint!r} has no volume, so that no proposal is ever feasible: the fallback "
+                f"{self.config.fallback!r} decides every action, and rejections teach nothing; set max_tries=1 to save "
+                "the draws, or give the set a thickness, such as the tol of SumEquality",
+                LowAcceptanceWarning,
+                stacklevel=2,
+            )
         self._loop_reward = np.array([0.0, -float(self.config.penalty)])
 
     @property

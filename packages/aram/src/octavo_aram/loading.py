@@ -7,8 +7,9 @@ A YAML file is data: it is checked against a schema and never evaluated. Code ru
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import yaml
@@ -28,11 +29,13 @@ from octavo_aram.constraints import (
     SumEquality,
     Union,
 )
+from octavo_aram.observed import ObservedRow
 from octavo_aram.registry import make_constraint
 from octavo_aram.user_code import import_place, user_errors
 
 __all__ = ["constraint_from_mapping", "load_constraint"]
 
+_TAG = "tag:yaml.org,2002:"
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 8
 _MAX_DIM = 100_000
@@ -41,6 +44,8 @@ _MAX_DIM = 100_000
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("true and false are no numbers")
+    if isinstance(value, str):
+        raise ValueError(f"{value!r} is no number; write one such as 10, 0.05 or 1e-3")
     return value
 
 
@@ -183,7 +188,15 @@ def constraint_from_mapping(mapping: Any, env: Any = None) -> Constraint:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Plain data only: no aliases, with which a small file can describe a huge one, and no key twice."""
+    """Plain data only: no aliases, with which a small file can describe a huge one, no key twice, numbers as they look.
+
+    In YAML 1.1 ``1_0``, ``1:30`` and ``010`` are 10, 90 and 8.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {
+        first: [(tag, pattern) for tag, pattern in pairs if tag not in {f"{_TAG}int", f"{_TAG}float"}]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -196,6 +209,18 @@ class _PlainLoader(yaml.SafeLoader):
             line = node.start_mark.line + 1
             raise InvalidValueError(f"the key {twice[0]!r} stands twice in the mapping at line {line}; keep one")
         return super().construct_mapping(node, deep)
+
+
+_PlainLoader.add_implicit_resolver(f"{_TAG}int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_PlainLoader.add_implicit_resolver(
+    f"{_TAG}float",
+    re.compile(
+        r"([-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+_PlainLoader.add_constructor(f"{_TAG}int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
 def _from_file(path: Path, env: Any) -> Constraint:
@@ -269,9 +294,8 @@ def _linear(spec: _LinearSpec) -> Constraint:
             "constraint of type 'linear': weights_from_obs makes one row, sum obs[i] a_i <= b; give one b and "
             "indices >= 0"
         )
-    return LinearInequality(
-        lambda obs: obs[:, None, indices], bound, action_dim=len(indices), min_obs_dim=int(indices.max()) + 1
-    )
+    row = ObservedRow(tuple(indices.tolist()))
+    return LinearInequality(row, bound, action_dim=len(indices), min_obs_dim=int(indices.max()) + 1)
 
 
 def _rectangular(values: Any, name: str) -> np.ndarray:

@@ -55,7 +55,9 @@ def method_label(method: str) -> str:
     return "ARAM" if method == "aram" else BASELINES[method].label if method in BASELINES else method
 
 
-def agent_from_state(state: Mapping[str, Any], env: Any, constraint: Any, *, device: str | None = None) -> Agent:
+def agent_from_state(
+    state: Mapping[str, Any], env: Any, constraint: Any, *, device: str | None = None, predict_only: bool = False
+) -> Agent:
     """Make the agent of a saved state.
 
     Args:
@@ -63,6 +65,7 @@ def agent_from_state(state: Mapping[str, Any], env: Any, constraint: Any, *, dev
         env: The environment of the run.
         constraint: The constraint of the run.
         device: Device to continue on; that of the run if None.
+        predict_only: Load the policy alone; see :meth:`octavo_aram.agent.Agent.load`.
 
     Returns:
         The agent, as it was when it was saved.
@@ -76,5 +79,5 @@ def agent_from_state(state: Mapping[str, Any], env: Any, constraint: Any, *, dev
     if device is not None:
         config = config.replace(device=device)
     agent = make_agent(state["method"], env, constraint, config)
-    agent.load_state_dict(state)
+    agent.load_state_dict(state, predict_only=predict_only)
     return agent

@@ -34,7 +34,8 @@ def read_actions(file: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray |
 
     Raises:
         MissingFileError: If there is no such file.
-        InvalidValueError: If columns are missing, a cell is no finite number, or the file is no text in UTF-8.
+        InvalidValueError: If columns are missing or stand twice, a row is too long, a cell is no finite number, or the
+            file is no text in UTF-8.
     """
     try:
         return _read(Path(file))
@@ -59,7 +60,9 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
             if not any(cell.strip() for cell in row):
                 continue
             try:
-                values.append([float(row[column]) for column in wanted])
+                if len(row) > len(header) and any(cell.strip() for cell in row[len(header) :]):
+                    raise ValueError(f"{len(row)} cells below {len(header)} column names")
+                values.append([_number(row[column]) for column in wanted])
             except (ValueError, IndexError) as error:
                 raise InvalidValueError(f"{str(path)!r}, line {number}: {error}; give a number in each cell") from error
     if not values:
@@ -72,10 +75,19 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     return table[:, :count], table[:, count:] if columns["o"] else None
 
 
+def _number(cell: str) -> float:
+    # Python reads 1_0 as 10; in a table it is a slip.
+    if "_" in cell:
+        raise ValueError(f"{cell!r} is no number")
+    return float(cell)
+
+
 def _columns(header: list[str], letter: str, path: Path) -> list[int]:
-    numbered = {
-        int(match[1]): column for column, name in enumerate(header) if (match := _NAMES[letter].fullmatch(name))
-    }
+    named = [(int(match[1]), column) for column, name in enumerate(header) if (match := _NAMES[letter].fullmatch(name))]
+    numbered = dict(named)
+    if len(numbered) < len(named):
+        names = [header[column] for _, column in named]
+        raise InvalidValueError(f"{str(path)!r} has the columns {names}: one stands twice; keep one of each")
     if sorted(numbered) != list(range(len(numbered))):
         raise InvalidValueError(
             f"{str(path)!r} has columns {letter}{sorted(numbered)}; number them from 0 without gaps"

@@ -24,13 +24,14 @@ def as_constraint(constraint: Constraint | str | Any, env: Any) -> Constraint:
         The constraint.
 
     Raises:
-        InvalidTypeError: If it is neither.
+        InvalidTypeError: If it is neither, or a constraint without ``action_dim``.
     """
     if isinstance(constraint, Constraint):
+        constraint._checked_action_dim()
         return constraint
     if isinstance(constraint, str | Path):
         name = str(constraint)
-        if ":" in name or name.endswith((".yaml", ".yml")):
+        if ":" in name or name.lower().endswith((".yaml", ".yml")):
             from octavo_aram.loading import load_constraint
 
             return load_constraint(name, env)

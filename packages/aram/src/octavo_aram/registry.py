@@ -23,6 +23,7 @@ from octavo_aram.constraints import (
 )
 from octavo_aram.envs.topology import nsfnet_constraint_matrix
 from octavo_aram.mujoco_indices import joint_indices
+from octavo_aram.observed import LegPower, SquaredSines, TipQuadratic
 
 __all__ = ["CONSTRAINTS", "ConstraintEntry", "constraint_ids", "make_constraint"]
 
@@ -69,27 +70,13 @@ def _two_discs(env: Any) -> Constraint:
 
 
 def _tip(env: Any) -> Constraint:
-    # cos(theta_2) is the second entry of Reacher's observation.
-    def matrix(obs: np.ndarray) -> np.ndarray:
-        cosine = obs[:, 1].clip(-1.0, 1.0)
-        one = np.ones_like(cosine)
-        rows = [[2 + 2 * cosine, 1 + cosine], [1 + cosine, one]]
-        return np.moveaxis(np.array(rows), -1, 0)
-
-    return Ellipsoid(matrix, 0.05, action_dim=2, min_obs_dim=2)
+    return Ellipsoid(TipQuadratic(), 0.05, action_dim=2, min_obs_dim=2)
 
 
 def _legs(env: Any) -> Constraint:
     indices = joint_indices(env)
-    angle = _angles(indices.angle)
-    velocity = indices.velocity
-
-    def matrix(obs: np.ndarray) -> np.ndarray:
-        rows = np.zeros((len(obs), 1, 6))
-        rows[:, 0, 0] = obs[:, velocity[0]] * np.sin(obs[:, angle[:3]].sum(1))
-        rows[:, 0, 3] = obs[:, velocity[3]] * np.sin(obs[:, angle[3:]].sum(1))
-        return rows
-
+    angle, velocity = _angles(indices.angle), indices.velocity
+    matrix = LegPower(tuple(velocity.tolist()), tuple(angle.tolist()))
     least = int(max(velocity.max(), angle.max())) + 1
     return LinearInequality(matrix, [5.0], action_dim=6, min_obs_dim=least)
 
@@ -98,10 +85,7 @@ def _power_and_sines(limit: float | int) -> Callable[[Any], Constraint]:
     def build(env: Any) -> Constraint:
         indices = joint_indices(env)
         angle = _angles(indices.angle)
-
-        def diagonal(obs: np.ndarray) -> np.ndarray:
-            return np.sin(obs[:, angle]) ** 2
-
+        diagonal = SquaredSines(tuple(angle.tolist()))
         sines = Ellipsoid(diagonal, 0.1, action_dim=len(angle), min_obs_dim=int(angle.max()) + 1)
         return Intersection([Orthoplex(indices.velocity, limit), sines])
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError
 
+from octavo_aram.abilities import can_project, naming_the_state
 from octavo_aram.action_range import ActionRange, ExecutedViolationError
 from octavo_aram.arm import arm_sample
 from octavo_aram.constraints import Constraint
+from octavo_aram.constraints._user import checked_count, checked_number, numbers
 
 if TYPE_CHECKING:
     from stable_baselines3.common.callbacks import BaseCallback
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FeasiblePredictor", "PredictCounts", "valid_rate_callback", "wrap_predict"]
 
 _EXPLORATION_NOISE = 0.1
+_FALLBACKS = ("project", "interior", "hit_and_run", "raise")
 _CANDIDATES_AT_ONCE = 256
 
 
@@ -68,8 +71,8 @@ class FeasiblePredictor:
 
     Raises:
         InvalidTypeError: If the agent's actions or observations are no vectors of real numbers, or its policy is
-            recurrent.
-        InvalidValueError: If the constraint does not fit the spaces, or ``noise`` is negative.
+            recurrent, or the constraint has no projection and the fallback is ``"project"``.
+        InvalidValueError: If the constraint does not fit the spaces, or an argument is out of range.
     """
 
     def __init__(
@@ -106,9 +109,18 @@ class FeasiblePredictor:
                 "recurrent policies draw along a hidden state, so that candidates are not independent"
             )
         self._deterministic_policy = hasattr(model, "target_policy_noise")
-        self.noise = float(noise if noise is not None else _EXPLORATION_NOISE * self._deterministic_policy)
-        if not self.noise >= 0.0:
-            raise InvalidValueError(f"noise={noise} must be at least 0")
+        noise = _EXPLORATION_NOISE * self._deterministic_policy if noise is None else noise
+        self.noise = checked_number(noise, "noise", least=0.0)
+        max_tries = checked_count(max_tries, "max_tries", least=1)
+        batch = None if batch is None else checked_count(batch, "batch", least=1)
+        if fallback not in _FALLBACKS:
+            raise InvalidValueError(f"fallback={fallback!r} is not known; accepted: {', '.join(_FALLBACKS)}")
+        self._projects = can_project(constraint)
+        if fallback == "project" and not self._projects:
+            raise InvalidTypeError(
+                f"{constraint!r} has no projection, which fallback='project' needs; give one with Oracle(fn, "
+                "project=...), or set fallback='interior' with Oracle(fn, interior=...), or fallback='raise'"
+            )
         self.model, self.constraint, self.counts = model, constraint, PredictCounts()
         self.max_tries, self.batch, self.fallback = max_tries, batch, fallback
         self._generator = np.random.default_rng(seed)
@@ -127,8 +139,8 @@ class FeasiblePredictor:
                 normalised; the constraint sees them as they are.
             state: Not used; taken as by Stable-Baselines3.
             episode_start: Not used.
-            deterministic: Take the agent's deterministic action and project it if needed, instead of
-                acceptance-rejection.
+            deterministic: Take the agent's deterministic action instead of acceptance-rejection, projected if needed;
+                sets that know no projection give an interior point then.
 
         Returns:
             Actions in ``action_space``, [d] or [batch, d], and no state, so that a predictor stands in for the model
@@ -136,6 +148,7 @@ class FeasiblePredictor:
 
         Raises:
             InvalidTypeError: If a hidden state is given.
+            InvalidValueError: If observations have another length than the agent's, or are not finite.
             ExecutedViolationError: If an action leaves the set when rounded and no feasible one is near.
         """
         if state is not None:
@@ -143,15 +156,31 @@ class FeasiblePredictor:
                 "recurrent policies draw along a hidden state, which acceptance-rejection does not keep"
             )
         raw = np.asarray(observation)
+        numbers(raw, "the observation")
+        width = self.model.observation_space.shape[0]
+        if raw.ndim not in (1, 2) or raw.shape[-1] != width:
+            raise InvalidValueError(
+                f"observation of shape {raw.shape} does not fit the agent; give ({width},) or a batch"
+            )
         rows = raw if raw.ndim == 2 else raw[None]
+        with naming_the_state(self.constraint, rows, "in predict"):
+            native = self._feasible(rows, deterministic=deterministic)
+        return (native if raw.ndim == 2 else native[0]), None
+
+    def _feasible(self, rows: np.ndarray, *, deterministic: bool) -> np.ndarray:
+        """Feasible actions in the units of the target."""
         seen = self._as_the_agent_sees(rows)
         if deterministic:
             actions = self._own.from_env(self.model.policy.predict(seen, deterministic=True)[0])
             feasible = np.asarray(self.constraint.contains(self._read(rows), actions))
             outside = np.flatnonzero(~feasible)
             if outside.size:
-                actions[outside] = self.constraint.project(self._read(rows[outside]), actions[outside])
-            self._count(len(rows), len(rows), int(feasible.sum()), len(outside))
+                where = self._read(rows[outside])
+                if self._projects:
+                    actions[outside] = self.constraint.project(where, actions[outside])
+                else:
+                    actions[outside] = self.constraint.interior(where)
+            self._count(len(rows), len(rows), int(feasible.sum()), len(outside) if self._projects else 0)
         else:
             first_block = max(2, min(16, _CANDIDATES_AT_ONCE // max(len(rows), 1)))
             actions, info = arm_sample(
@@ -167,11 +196,10 @@ class FeasiblePredictor:
             self._count(len(rows), int(info.tries.sum()), first, info.n_projections)
         try:
             # Rounding to the environment's units must not leave the set.
-            native = self._target.to_env(self._target.settled(self.constraint, self._read(rows), actions))
+            return self._target.to_env(self._target.settled(self.constraint, self._read(rows), actions))
         except ExecutedViolationError:
             self.counts.violations += 1
             raise
-        return (native if raw.ndim == 2 else native[0]), None
 
     def _read(self, rows: np.ndarray) -> np.ndarray | None:
         return rows if self.constraint.needs_obs else None

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from octavo_core.checkpoint import CheckpointFolder
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_core.files import atomic_write, ensure_folder
 from octavo_core.progress import ProgressCallback, no_progress
 
@@ -26,7 +23,9 @@ from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
 from octavo_aram.env_loading import load_env
 from octavo_aram.environment import env_id
 from octavo_aram.evaluation import EVALUATION_PREFERENCES, evaluate
+from octavo_aram.interrupts import stoppable
 from octavo_aram.methods import make_agent
+from octavo_aram.ownership import refuse_training_envs
 from octavo_aram.user_code import user_errors
 
 __all__ = ["RunSettings", "TrainingResult", "load_run", "train"]
@@ -55,6 +54,7 @@ class RunSettings:
 
     Raises:
         InvalidValueError: If a count is out of range.
+        InvalidTypeError: If a count is no integer.
     """
 
     env: str = "Reacher-v5"
@@ -62,16 +62,20 @@ class RunSettings:
     method: str = "aram"
     steps: int = 5000
     config: ARAMConfig = field(default_factory=ARAMConfig)
-    num_envs: int = 1
-    evaluate_every: int = 1000
-    episodes: int = 10
+    num_envs: int | Any = 1
+    evaluate_every: int | Any = 1000
+    episodes: int | Any = 10
     final_episodes: int | None = None
     given: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("steps", "num_envs", "evaluate_every", "episodes", "final_episodes"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is None and name == "final_episodes":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidTypeError(f"{name}={value!r} is no whole number; give an integer of at least 1")
+            if value < 1:
                 raise InvalidValueError(f"{name}={value} is too small; give at least 1")
 
     def to_json(self) -> dict[str, Any]:
@@ -172,7 +176,7 @@ def train(
     Raises:
         InvalidStateError: If the folder holds another run, or holds one already and ``resume`` is not given.
         MissingFileError: If there is nothing to resume.
-        InvalidValueError: If ``resume`` is given without a folder.
+        InvalidValueError: If ``resume`` is given without a folder, or ``env`` returns the same object again.
     """
     make = env or (lambda: load_env(settings.env))
     with user_errors("making the environment"):
@@ -194,11 +198,12 @@ def train(
         raise InvalidValueError("resume needs the folder of the run to continue")
     with user_errors("making the environment"):
         evaluation_env = make()
+    refuse_training_envs([evaluation_env])
     clock = time.perf_counter() - (result.history[-1]["seconds"] if result.history else 0.0)
     every = checkpoint_every or settings.evaluate_every
     description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
     try:
-        with _stoppable() as stop, agent.suitable_threads():
+        with stoppable() as stop, agent.suitable_threads():
             while agent.num_steps < settings.steps and not stop.is_set():
                 before = agent.num_steps
                 agent.step()
@@ -228,6 +233,7 @@ def load_run(
     device: str | None = None,
     env: Callable[[], Any] | None = None,
     constraint: Any = None,
+    predict_only: bool = False,
 ) -> tuple[RunSettings, Agent]:
     """Load the agent of a run's last checkpoint.
 
@@ -236,6 +242,7 @@ def load_run(
         device: Device of the networks; that of the run if None.
         env: Makes the environment; needed if the run was given one as an object, otherwise its name is loaded.
         constraint: The constraint; as ``env``.
+        predict_only: Load the policy alone, in one environment, without buffers and running episodes.
 
     Returns:
         The run's settings and its agent.
@@ -259,9 +266,9 @@ def load_run(
         raise MissingFileError(f"no checkpoint in {str(folder)!r} yet; train longer")
     make = env or (lambda: load_env(settings.env))
     with user_errors("making the environment"):
-        envs = [make() for _ in range(settings.num_envs)]
+        envs = [make() for _ in range(1 if predict_only else settings.num_envs)]
     feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
-    return settings, agent_from_state(found[1], envs, feasible, device=device)
+    return settings, agent_from_state(found[1], envs, feasible, device=device, predict_only=predict_only)
 
 
 def _measure(result: TrainingResult, env: Any, seconds: float) -> dict[str, Any]:
@@ -371,7 +378,7 @@ def _resume(result: TrainingResult, folder: Path, checkpoints: CheckpointFolder)
             f"{str(file)!r} cannot be read as the history of a run ({error}); mend it, or delete it to continue "
             "without the rows so far"
         ) from error
-    result.agent.load_state_dict(found[1])
+    result.agent.load_state_dict(found[1], global_random=True)
     # A checkpoint can be older than the last row when the run was killed between the two.
     result.history = [row for row in rows if row["step"] <= found[0]]
 
@@ -396,23 +403,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextlib.contextmanager
-def _stoppable() -> Generator[threading.Event, None, None]:
-    """Turn the first interrupt into an event; handlers can be set in the main thread alone."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handle(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)

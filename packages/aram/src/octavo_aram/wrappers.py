@@ -8,6 +8,7 @@ the same numbers.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
@@ -15,11 +16,14 @@ import gymnasium as gym
 import numpy as np
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
+from octavo_aram.abilities import can_project, naming_the_state
+from octavo_aram.action_layers import refuse_changed_actions, refuse_vector_env
 from octavo_aram.action_range import ActionRange, refuse_normalized_observations
 from octavo_aram.audit import ExecutedActionAudit, ExecutedViolationError
 from octavo_aram.constraints._user import checked_count, checked_number, checked_tolerance, numbers
 from octavo_aram.constraints.base import Constraint
-from octavo_aram.equivalence import checked_preference, warn_unless_equivalent
+from octavo_aram.equivalence import EquivalenceWarning, checked_preference, warn_unless_equivalent
+from octavo_aram.observation_reader import ObservationReader
 from octavo_aram.references import as_constraint
 
 __all__ = ["ActionConstraintWrapper", "AutoMDPWrapper", "ExecutedActionAudit", "ExecutedViolationError"]
@@ -30,20 +34,22 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def __init__(
         self,
-        env: gym.Env,
+        env: gym.Env | Any,
         constraint: Constraint | str | Any,
         tol: float | int | Any,
         max_self_loops: int | Any,
-        constraint_obs: Callable[[Any], Any] | None,
+        constraint_obs: Callable[[Any], Any] | Any,
     ) -> None:
+        refuse_vector_env(env, type(self).__name__)
         constraint = as_constraint(constraint, env)
         self.range = ActionRange.of(env, constraint, checked_obs=constraint_obs is None)
         refuse_normalized_observations(env, constraint, extracted=constraint_obs is not None)
+        refuse_changed_actions(env, constraint)
         max_self_loops, tol = checked_count(max_self_loops, "max_self_loops", least=1), checked_tolerance(tol)
         gym.Wrapper.__init__(self, env)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (constraint.action_dim,), np.float32)
         self.constraint, self.tol, self.max_self_loops = constraint, tol, max_self_loops
-        self._extract = constraint_obs or (lambda obs: obs)
+        self._reader = ObservationReader(constraint_obs, env.observation_space)
         self._obs: Any = None
         self._needs_reset = True
         self._loops = 0
@@ -51,12 +57,14 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """Actions refused at the last moment: their rounded value was infeasible and nothing near it was feasible."""
 
     def _seen(self) -> Any:
-        return np.asarray(self._extract(self._obs)) if self.constraint.needs_obs else None
+        return self._reader.read(self._obs) if self.constraint.needs_obs else None
 
     def _judge(self, action: Any) -> tuple[np.ndarray, np.ndarray, bool, float]:
         """Native action, its normalised value, whether it is feasible, and its violation."""
         if self._needs_reset:
-            raise InvalidStateError("the episode has ended or has not begun; call reset() before step()")
+            raise InvalidStateError(
+                "the episode has ended, has not begun, or was broken off by an exception; call reset() before step()"
+            )
         proposed = numbers(action, "the action")
         if proposed.shape != (self.constraint.action_dim,):
             raise InvalidValueError(
@@ -71,7 +79,8 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _projected(self, action: Any) -> tuple[np.ndarray, np.ndarray, int]:
         """Native and normalised value of the projection, and how many projections that took."""
-        point = self.constraint.project(self._seen(), numbers(action, "the action"))
+        with naming_the_state(self.constraint, np.atleast_2d(self._seen()), "in a step"):
+            point = self.constraint.project(self._seen(), numbers(action, "the action"))
         try:
             native, seen = self.range.settle(self.constraint, self._seen(), point, self.tol)
         except ExecutedViolationError:
@@ -80,13 +89,30 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return native, seen, 1
 
     def _execute(self, native: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        # An exception in the step leaves an observation that may be stale.
+        self._needs_reset = True
         obs, reward, terminated, truncated, info = self.env.step(native)
+        self._reader.check(obs)
+        if not np.isfinite(_numeric(reward)).all():
+            raise InvalidValueError(f"the environment returned the reward {reward!r}, which is not finite; mend it")
         # A copy: the caller may overwrite what it is given.
         self._obs, self._needs_reset, self._loops = copy.deepcopy(obs), bool(terminated or truncated), 0
         return obs, reward, bool(terminated), bool(truncated), dict(info)
 
-    def _begin(self, obs: Any) -> None:
+    def _restarted(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        self._needs_reset = True
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._reader.check(obs)
         self._obs, self._needs_reset, self._loops = copy.deepcopy(obs), False, 0
+        return obs, info
+
+
+def _numeric(reward: Any) -> np.ndarray:
+    """A reward as numbers, one or several."""
+    values = np.asarray(reward)
+    if values.dtype.kind not in "biuf":
+        raise InvalidTypeError(f"the environment returned the reward {reward!r}; a finite number is needed")
+    return values
 
 
 class ActionConstraintWrapper(_Constrained):
@@ -116,13 +142,13 @@ class ActionConstraintWrapper(_Constrained):
 
     def __init__(
         self,
-        env: gym.Env,
+        env: gym.Env | Any,
         constraint: Constraint | str | Any,
         mode: str = "error",
         *,
         tol: float | int | Any = 1e-6,
         max_self_loops: int | Any = 100,
-        constraint_obs: Callable[[Any], Any] | None = None,
+        constraint_obs: Callable[[Any], Any] | Any = None,
     ) -> None:
         if mode not in {"error", "project", "reject"}:
             raise InvalidValueError(f"mode={mode!r} is not known; accepted: error, project, reject")
@@ -135,13 +161,16 @@ class ActionConstraintWrapper(_Constrained):
             constraint_obs=constraint_obs,
         )
         super().__init__(env, constraint, tol, max_self_loops, constraint_obs)
+        if mode == "project" and not can_project(self.constraint):
+            raise InvalidTypeError(
+                f"{self.constraint!r} has no projection, which mode='project' needs; give one with Oracle(fn, "
+                "project=...), or choose mode='error' or 'reject'"
+            )
         self.mode = mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        self._begin(obs)
-        return obs, info
+        return self._restarted(seed, options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Execute the action if it is feasible; otherwise do what the mode says."""
@@ -176,7 +205,8 @@ class AutoMDPWrapper(_Constrained):
 
     With a preference the reward is the scalar ``preference . vector``, for any agent; without, the vector, for
     multi-objective agents (``reward_space`` is set on the wrapper and on the unwrapped environment, where
-    MO-Gymnasium looks for it).
+    MO-Gymnasium looks for it). Several with vector rewards go into MO-Gymnasium's ``MOSyncVectorEnv`` or Gymnasium's
+    ``AsyncVectorEnv``; its ``SyncVectorEnv`` takes scalar rewards alone.
 
     Args:
         env: An environment with a bounded vector of actions.
@@ -196,7 +226,7 @@ class AutoMDPWrapper(_Constrained):
         constraint_obs: Extracts the constraint's observation from that of the environment.
 
     Raises:
-        InvalidTypeError: If the action space is not a bounded vector.
+        InvalidTypeError: If the action space is not a bounded vector, or a vector environment is given.
         InvalidValueError: If kappa < 0, the preference is off the simplex, or the constraint does not fit.
 
     Source:
@@ -205,7 +235,7 @@ class AutoMDPWrapper(_Constrained):
 
     def __init__(
         self,
-        env: gym.Env,
+        env: gym.Env | Any,
         constraint: Constraint | str | Any,
         kappa: float | int | Any = 1.0,
         preference: Sequence[Any] | np.ndarray | Literal["dirichlet"] | str | None = None,
@@ -214,10 +244,10 @@ class AutoMDPWrapper(_Constrained):
         max_self_loops: int | Any = 100,
         *,
         reward_min: float | int | Any = None,
-        append_preference: bool = False,
-        vector: bool | None = None,
+        append_preference: bool | Any = False,
+        vector: bool | Any = None,
         tol: float | int | Any = 1e-6,
-        constraint_obs: Callable[[Any], Any] | None = None,
+        constraint_obs: Callable[[Any], Any] | Any = None,
     ) -> None:
         gym.utils.RecordConstructorArgs.__init__(
             self,
@@ -242,7 +272,10 @@ class AutoMDPWrapper(_Constrained):
         if self._redraw and preference != "dirichlet":
             raise InvalidValueError(f"preference={preference!r} is not known; give two weights, 'dirichlet' or None")
         fixed = None if preference is None or self._redraw else checked_preference(preference)
-        self.vector = preference is None if vector is None else vector
+        for name, value in (("vector", vector), ("append_preference", append_preference)):
+            if value is not None and not isinstance(value, bool | np.bool_):
+                raise InvalidTypeError(f"{name}={value!r} is no truth value; give True or False")
+        self.vector = preference is None if vector is None else bool(vector)
         if preference is None and (append_preference or not self.vector):
             raise InvalidValueError("a scalar reward and append_preference need a preference; give two weights")
         self.kappa, self.reward_scale, self.reward_offset = kappa, reward_scale, reward_offset
@@ -281,8 +314,7 @@ class AutoMDPWrapper(_Constrained):
             self.preference, self._next_preference = self._next_preference, None
         elif self._redraw:
             self.preference = self._rng.dirichlet([1.0, 1.0])
-        obs, info = self.env.reset(seed=seed, options=options or None)
-        self._begin(obs)
+        obs, info = self._restarted(seed, options or None)
         extra = {} if self.preference is None else {"preference": self.preference.copy()}
         return self._shown(obs), dict(info) | extra
 
@@ -299,7 +331,12 @@ class AutoMDPWrapper(_Constrained):
             penalty, extra["fallback"] = -self.kappa, True
             native, seen, extra["n_qp"] = self._projected(action)
         obs, reward, terminated, truncated, info = self._execute(native)
-        learned = float(reward) / self.reward_scale + self.reward_offset
+        if _numeric(reward).size != 1:
+            raise InvalidTypeError(
+                f"the environment returned the reward {reward!r}; one number is needed, for a vector of them through a "
+                "wrapper that weighs them, such as mo_gymnasium.wrappers.LinearReward"
+            )
+        learned = float(np.asarray(reward).item()) / self.reward_scale + self.reward_offset
         self._watch(learned, stacklevel=3)
         extra |= {"self_loop": 0, "executed_action": seen}
         return self._shown(obs), *self._rewarded(learned, penalty, terminated, truncated, info | extra)
@@ -324,7 +361,19 @@ class AutoMDPWrapper(_Constrained):
         if not reward < self._lowest:
             return
         self._lowest = reward
-        if self.preference is not None and not self._warned:
+        if self._warned:
+            return
+        if self.preference is None:
+            self._warned = reward < 0
+            if self._warned:
+                warnings.warn(
+                    f"learned rewards go down to {reward:.4g}: with kappa={self.kappa:g} and a preference that weighs "
+                    f"the reward {self.kappa / (self.kappa - reward):.3g} or more, staying on an infeasible action for "
+                    "ever can be optimal; add a reward_offset that makes rewards >= 0",
+                    EquivalenceWarning,
+                    stacklevel=stacklevel,
+                )
+        else:
             self._warned = not warn_unless_equivalent(self.kappa, reward, self.preference, stacklevel=stacklevel)
 
 

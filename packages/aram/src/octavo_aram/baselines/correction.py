@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_aram.abilities import can_project, has_interior
 from octavo_aram.agent import Agent
 from octavo_aram.choice import Choice
 from octavo_aram.config import ARAMConfig
@@ -88,6 +89,7 @@ class BaselineAgent(Agent):
 
     Raises:
         InvalidValueError: If there is no such method, or the constraint does not fit the environment.
+        InvalidTypeError: If the method projects and the constraint cannot, or needs a convex set and it is none.
     """
 
     def __init__(self, env: Any, constraint: Any, config: ARAMConfig | None = None, *, method: str) -> None:
@@ -101,6 +103,29 @@ class BaselineAgent(Agent):
     def _reads_raw(self) -> bool:
         spec = self.spec
         return spec.penalised or spec.layer is not None or spec.frank_wolfe
+
+    def _repair(self, obs: np.ndarray | None) -> str:
+        spec, constraint = self.spec, self.constraint
+        if (spec.layer is not None or spec.frank_wolfe) and not constraint.convex:
+            raise InvalidTypeError(
+                f"{spec.label} is defined for convex sets, and {constraint!r} is not known to be one; take aram, or a "
+                "method that only projects, such as spre+"
+            )
+        if spec.layer in _RAY_LAYERS:
+            # Also raises where the set is empty at the start.
+            if not has_interior(constraint, obs):
+                raise InvalidTypeError(
+                    f"{spec.label} starts from an interior point, which {constraint!r} does not know"
+                )
+            return "project" if can_project(constraint, obs) else "interior"
+        if not can_project(constraint, obs):
+            raise InvalidTypeError(
+                f"{spec.label} projects infeasible actions, and {constraint!r} has no projection; give one with "
+                "Oracle(fn, project=...), or train aram with ARAMConfig(fallback='interior') and Oracle(fn, "
+                "interior=...)"
+            )
+        has_interior(constraint, obs)
+        return "project"
 
     def _make_core(self) -> SoftActorCritic | TwinDelayed:
         spec = self.spec
@@ -150,9 +175,9 @@ class BaselineAgent(Agent):
     def _choose(self, obs: np.ndarray, preference: np.ndarray | None, *, uniform: bool) -> Choice:
         return self._corrected(obs, self.proposals(obs, preference, 1, uniform=uniform)[:, 0])
 
-    def _corrected(self, obs: np.ndarray, proposals: np.ndarray) -> Choice:
+    def _corrected(self, obs: np.ndarray, proposals: np.ndarray, preference: np.ndarray | None = None) -> Choice:
         if self.spec.layer is None:
-            choice = super()._corrected(obs, proposals)
+            choice = super()._corrected(obs, proposals, preference)
             choice.stored = choice.executed if self.spec.stores_executed else proposals
             return choice
         from octavo_aram.corrections import CORRECTIONS
@@ -190,11 +215,15 @@ class BaselineAgent(Agent):
         """
         return super().state_dict(buffers=buffers) | {"multiplier": self.multiplier}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, predict_only: bool = False, global_random: bool = False
+    ) -> None:
         """Put back what :meth:`state_dict` returned.
 
         Args:
             state: The saved state.
+            predict_only: See :meth:`octavo_aram.agent.Agent.load_state_dict`.
+            global_random: As there.
         """
-        super().load_state_dict(state)
+        super().load_state_dict(state, predict_only=predict_only, global_random=global_random)
         self.multiplier = float(state["multiplier"])

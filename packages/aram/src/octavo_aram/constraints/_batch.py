@@ -30,7 +30,7 @@ class Batch:
     def of(cls, constraint: Constraint, obs: Any, act: Any) -> Batch:
         """Check and convert one call's arguments."""
         action, action_finite = _tensor(act, "action")
-        dim = constraint.action_dim
+        dim = constraint._checked_action_dim()
         if action.ndim == 0 or action.shape[-1] != dim:
             raise InvalidValueError(
                 f"action of shape {tuple(action.shape)} does not fit {constraint!r}; "

@@ -9,15 +9,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float
-from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
+from octavo_aram.constraints._empty import EmptySetError
 from octavo_aram.constraints._single import ball_share, knapsack_point
 
 __all__ = ["clip", "project_ball", "project_diagonal_ellipsoid", "project_knapsack"]
 
-# A weight this much smaller than the row's largest contributes less than rounding does.
-_NEGLIGIBLE_WEIGHT = 1e-14
+# Below this share of the row's largest weight squares vanish.
+_NEGLIGIBLE_WEIGHT = 1e-140
+# With weights further apart than this the search would take too many steps; the pieces are looked at one by one.
+_FAR_APART = 1e-14
 _MAX_STEPS = 200
 # Steps after which the search halves its bracket now and then, so that no input makes it long.
 _PATIENCE = 10
@@ -67,7 +69,7 @@ def project_knapsack(
         The nearest feasible points, in the dtype of ``point``; float64 is expected.
 
     Raises:
-        InvalidValueError: If no point of the box meets a row's limit.
+        EmptySetError: If no point of the box meets a row's limit.
 
     Source:
         Section 5 of the paper lists the constraints; the dual is that of the continuous quadratic knapsack.
@@ -95,6 +97,10 @@ def project_knapsack(
         few = 2 * u.numel() * u.shape[-1] <= _FEW_PRODUCTS
         find = _multiplier_from_pieces if few else _multiplier_by_search
         multiplier = find(p, u, lower, upper, target, equality)
+        if not few:
+            wide = ((u > 0) & (u < _FAR_APART)).any(-1).nonzero()[:, 0]
+            if len(wide):
+                multiplier[wide] = _multiplier_from_pieces(p[wide], u[wide], lower, upper, target[wide], equality)
         moved = p - multiplier[:, None] * u
         free = (moved > lower) & (moved < upper)
         held = moved.clamp(lower, upper) * ~free
@@ -118,10 +124,11 @@ def _project_one(
     point: np.ndarray, weight: np.ndarray, lower: float, upper: float, limit: float, equality: bool
 ) -> np.ndarray:
     clipped = point.clip(lower, upper)
-    load = weight @ clipped
+    with np.errstate(over="ignore"):
+        load, total = weight @ clipped, weight.sum()
     if (load == limit) if equality else (load <= limit):
         return clipped
-    largest, total = weight.max(), weight.sum()
+    largest = weight.max()
     rounding = 1e-12 * (total + abs(limit))
     if total * lower > limit + rounding or (equality and total * upper < limit - rounding):
         raise _empty(limit, 0)
@@ -129,8 +136,8 @@ def _project_one(
     return knapsack_point(point, np.where(unit > _NEGLIGIBLE_WEIGHT, unit, 0.0), lower, upper, limit / largest)
 
 
-def _empty(limit: float, row: int) -> InvalidValueError:
-    return InvalidValueError(
+def _empty(limit: float, row: int) -> EmptySetError:
+    return EmptySetError(
         f"the feasible set is empty: no action in the box meets the limit {limit:g} (row {row}); change the limit"
     )
 

@@ -88,10 +88,9 @@ def uniform_walk(
         Feasible points.
     """
     points, level = start, constraint._violation(obs, start)
-    pieces = constraint._pieces(obs, len(start), start)
+    equations = constraint._plane(obs, len(start), start)
     tangent = None
-    if pieces is not None and pieces.equality is not None:
-        equations = pieces.equality[..., : start.shape[-1]]
+    if equations is not None:
         eye = torch.eye(start.shape[-1], dtype=start.dtype, device=start.device)
         tangent = eye - torch.linalg.pinv(equations) @ equations
     for _ in range(steps):

@@ -9,70 +9,18 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float
-from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
+from octavo_aram.constraints._empty import EmptySetError
+from octavo_aram.constraints._pieces import merge_pieces, scaled_pieces, with_equations
 from octavo_aram.constraints.base import ConvexPieces
 
-__all__ = ["deepest_point", "merge_pieces", "project_pieces", "with_box"]
+__all__ = ["deepest_point", "project_pieces"]
 
 _MAX_STEPS = 80
 _BOUNDARY_SHARE = 0.995
 _LARGEST_DUAL = 1e9
-_SMALLEST_BOUND = 1e-12
-
-
-def merge_pieces(parts: list[ConvexPieces], dim: int) -> ConvexPieces:
-    """Join the pieces of several sets into those of their intersection; lifted variables stay apart.
-
-    Args:
-        parts: Pieces of each set.
-        dim: Number of action components.
-
-    Returns:
-        The pieces of the intersection.
-    """
-    lifted = sum(part.lifted for part in parts)
-    columns: dict[str, list[Tensor]] = {"inequality": [], "equality": []}
-    bounds: dict[str, list[Tensor]] = {"inequality": [], "equality": []}
-    start = dim
-    for part in parts:
-        for name in columns:
-            matrix, bound = getattr(part, name), getattr(part, f"{name}_bound")
-            if matrix is None or bound is None:
-                continue
-            wide = matrix.new_zeros(*matrix.shape[:2], dim + lifted)
-            wide[..., :dim] = matrix[..., :dim]
-            wide[..., start : start + part.lifted] = matrix[..., dim:]
-            columns[name].append(wide)
-            bounds[name].append(bound)
-        start += part.lifted
-    return ConvexPieces(
-        lifted,
-        torch.cat(columns["inequality"], 1) if columns["inequality"] else None,
-        torch.cat(bounds["inequality"], 1) if bounds["inequality"] else None,
-        torch.cat(columns["equality"], 1) if columns["equality"] else None,
-        torch.cat(bounds["equality"], 1) if bounds["equality"] else None,
-        tuple(quadratic for part in parts for quadratic in part.quadratics),
-    )
-
-
-def with_box(pieces: ConvexPieces, batch: int, dim: int, like: Tensor) -> ConvexPieces:
-    """Add the box [-1, 1]^d.
-
-    Args:
-        pieces: Pieces of a set.
-        batch: Number of states.
-        dim: Number of action components.
-        like: Tensor whose dtype and device to use.
-
-    Returns:
-        The pieces with the 2 d inequalities of the box.
-    """
-    eye = torch.eye(dim, dtype=like.dtype, device=like.device)
-    sides = torch.cat([eye, -eye]).expand(batch, 2 * dim, dim)
-    box = ConvexPieces(inequality=sides, inequality_bound=sides.new_ones(batch, 2 * dim))
-    return merge_pieces([pieces, box], dim)
+_REGULAR = 1e-12
 
 
 def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Float[Tensor, "batch d"]:
@@ -86,7 +34,7 @@ def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Flo
         The nearest points, to about 1e-9; with gradient if ``point`` has one.
 
     Raises:
-        InvalidValueError: If a set is empty.
+        EmptySetError: If a set is empty.
 
     Source:
         Beyond the paper: intersections such as orthoplex and ellipsoid of the omron-sinicx benchmark.
@@ -99,19 +47,47 @@ def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Flo
         diagonal = point.new_zeros(batch, size)
         # The objective is scaled so that its gradient is of size 1 at far points.
         diagonal[:, :dim] = 1 / point.abs().amax(-1, keepdim=True).clamp(min=1.0)
-        solution, system, solved = _solve_with_retries(goal, diagonal, torch.zeros_like(goal), _scaled(pieces), dim)
+        scaled = with_equations(scaled_pieces(pieces))
+        z, multipliers, solved = _solve_with_retries(goal, diagonal, torch.zeros_like(goal), scaled, dim)
         if not solved.all():
-            raise InvalidValueError(
+            raise EmptySetError(
                 f"the feasible set seems to be empty: no point meets all parts (row {int((~solved).nonzero()[0, 0])}); "
                 "loosen one of them, or check with interior()"
             )
-        solution = solution[:, :dim]
+        solution = z[:, :dim]
     if not point.requires_grad:
         return solution
     with torch.no_grad():
-        # At the solution the Newton system maps a change of the point to that of its projection.
-        inverse = torch.linalg.inv(system)[:, :dim, :dim] * diagonal[:, :1, None]
-    return solution + _times(inverse, point - point.detach())
+        slope = _sensitivity(z, multipliers, diagonal, scaled, dim)
+    return solution + _times(slope, point - point.detach())
+
+
+def _sensitivity(z: Tensor, multipliers: Tensor, diagonal: Tensor, pieces: ConvexPieces, dim: int) -> Tensor:
+    """Derivative [batch, d, d] of the projection: the optimality conditions of the active constraints, solved.
+
+    A constraint is active where its multiplier exceeds its slack; of the last iterate's barrier, which would count
+    those with small multipliers in part, nothing is left.
+    """
+    assert pieces.inequality is not None
+    assert pieces.inequality_bound is not None
+    batch, size = z.shape
+    quadratics = [(q.expand(batch, dim, dim), c.expand(batch, dim), r.expand(batch)) for q, c, r in pieces.quadratics]
+    value, jacobian = _functions(z, pieces.inequality, pieces.inequality_bound, quadratics, dim, None)
+    active = multipliers > -value
+    hessian = torch.diag_embed(diagonal)
+    for index, (q, _, _) in enumerate(quadratics):
+        weight = multipliers[:, pieces.inequality.shape[1] + index, None, None]
+        hessian[:, :dim, :dim] += 2 * weight * q
+    # What the objective and the active constraints leave free must not make the system singular.
+    hessian.diagonal(dim1=1, dim2=2)[:, dim:] += _REGULAR
+    rows, signs = jacobian * active[..., None], torch.where(active, -_REGULAR, -1.0)
+    if pieces.equality is not None:
+        rows = torch.cat([rows, pieces.equality], 1)
+        signs = torch.cat([signs, signs.new_full(pieces.equality.shape[:2], -_REGULAR)], 1)
+    system = torch.cat([torch.cat([hessian, rows.mT], 2), torch.cat([rows, torch.diag_embed(signs)], 2)], 1)
+    right = system.new_zeros(batch, system.shape[1], dim)
+    right[:, :size] = torch.diag_embed(diagonal)[:, :, :dim]
+    return torch.linalg.solve(system, right)[:, :dim]
 
 
 def deepest_point(pieces: ConvexPieces, batch: int, dim: int, like: Tensor) -> Float[Tensor, "batch d"]:
@@ -127,7 +103,7 @@ def deepest_point(pieces: ConvexPieces, batch: int, dim: int, like: Tensor) -> F
         The points.
 
     Raises:
-        InvalidValueError: If a set is empty.
+        EmptySetError: If a set is empty.
     """
     # The depth t is one more lifted variable: every inequality and quadratic gains "- t", and t >= -1.
     grown = [ConvexPieces(lifted=1), pieces]
@@ -151,7 +127,7 @@ def deepest_point(pieces: ConvexPieces, batch: int, dim: int, like: Tensor) -> F
     linear[:, dim] = 1.0
     solution, _, solved = _solve_with_retries(goal, diagonal, linear, merged, dim, depth=dim)
     if not solved.all() or (solution[:, dim] > 1e-7).any():
-        raise InvalidValueError("the feasible set is empty: no point meets all parts; loosen one of them")
+        raise EmptySetError("the feasible set is empty: no point meets all parts; loosen one of them")
     return solution[:, :dim].clamp(-1, 1)
 
 
@@ -159,28 +135,14 @@ def _solve_with_retries(
     goal: Tensor, diagonal: Tensor, linear: Tensor, pieces: ConvexPieces, dim: int, depth: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Solve, and start rows that did not converge again from other slacks."""
-    z, system, solved = _solve(goal, diagonal, linear, pieces, dim, depth)
+    z, multipliers, solved = _solve(goal, diagonal, linear, pieces, dim, depth)
     for first_slack in (0.3, 50.0, 0.01, 1000.0):
         if solved.all():
             break
         todo = (~solved).nonzero()[:, 0]
         again = _solve(goal[todo], diagonal[todo], linear[todo], _rows_of(pieces, todo), dim, depth, first_slack)
-        z[todo], system[todo], solved[todo] = again
-    return z, system, solved
-
-
-def _scaled(pieces: ConvexPieces) -> ConvexPieces:
-    """The same set with rows of norm 1 and quadratics with bound 1, whatever the units were."""
-    sides, limits = pieces.inequality, pieces.inequality_bound
-    if sides is not None and limits is not None:
-        norms = sides.norm(dim=-1)
-        norms = torch.where(norms > 0, norms, 1.0)
-        sides, limits = sides / norms[..., None], limits / norms
-    quadratics = []
-    for q, c, r in pieces.quadratics:
-        unit = r.clamp(min=_SMALLEST_BOUND)
-        quadratics.append((q / (unit[:, None, None] if unit.ndim else unit), c, r / unit))
-    return replace(pieces, inequality=sides, inequality_bound=limits, quadratics=tuple(quadratics))
+        z[todo], multipliers[todo], solved[todo] = again
+    return z, multipliers, solved
 
 
 def _rows_of(pieces: ConvexPieces, rows: Tensor) -> ConvexPieces:
@@ -210,7 +172,7 @@ def _solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Minimise ``1/2 (z - goal)^T diagonal (z - goal) + linear . z`` over the pieces (Mehrotra's predictor-corrector).
 
-    Returns the solution, the last Newton matrix, and which rows converged.
+    Returns the solution, the multipliers of the inequalities and quadratics, and which rows converged.
     """
     batch, size = goal.shape
     sides, limits = pieces.inequality, pieces.inequality_bound
@@ -230,7 +192,8 @@ def _solve(
     dual = 1 / slack
     free = goal.new_zeros(batch, equations)
     solved = torch.zeros(batch, dtype=torch.bool, device=goal.device)
-    system = torch.eye(size + equations, dtype=goal.dtype, device=goal.device).repeat(batch, 1, 1)
+    # Equations that repeat or are void must not make the Newton system singular.
+    corner = -_REGULAR * torch.eye(equations, dtype=goal.dtype, device=goal.device).expand(batch, -1, -1)
     reach = 1 + (goal.abs() * diagonal).amax(-1)
     # Large coefficients leave rounding errors in the values.
     rounding = goal.new_full((batch,), 1e-12)
@@ -259,7 +222,7 @@ def _solve(
             matrix = torch.cat(
                 [
                     torch.cat([matrix, equality.transpose(1, 2)], 2),
-                    torch.cat([equality, goal.new_zeros(batch, equations, equations)], 2),
+                    torch.cat([equality, corner], 2),
                 ],
                 1,
             )
@@ -280,7 +243,6 @@ def _solve(
         length = torch.where(usable, length, torch.zeros_like(length))[:, None]
         zero = torch.zeros_like(length)
         keep = usable[:, None]
-        system = torch.where(usable[:, None, None], matrix, system)
         z = z + torch.where(keep, length * dz, zero)
         free = free + torch.where(keep, length * dfree, zero)
         slack = slack + torch.where(keep, length * dslack, zero)
@@ -292,7 +254,7 @@ def _solve(
         feasible &= (_times(equality, z) - equality_bound).abs().amax(-1) <= 1e-8
     # Rounding may keep the last digits of the stopping rule out of reach at far points.
     near = feasible & ((dual * slack).mean(-1) <= 1e-9 * reach)
-    return z, system, solved | near
+    return z, dual, solved | near
 
 
 def _functions(

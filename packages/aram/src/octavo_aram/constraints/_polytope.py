@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float
-from octavo_core.errors import InvalidValueError
 from scipy.optimize import linprog, nnls
 from torch import Tensor
 
 from octavo_aram.constraints._dual_search import clip
+from octavo_aram.constraints._empty import EmptySetError
 from octavo_aram.constraints._interior_point import project_pieces
 from octavo_aram.constraints.base import ConvexPieces
 
@@ -22,6 +22,8 @@ __all__ = ["chebyshev_center", "project_polytope"]
 
 _FEASIBLE = 1e-10
 _WIDTH = 1e-12
+# Violations in the user's units that are left as they are.
+_ENOUGH = 1e-8
 
 
 def project_polytope(
@@ -38,7 +40,7 @@ def project_polytope(
         The nearest feasible points, and how many rows needed the active-set method.
 
     Raises:
-        InvalidValueError: If a polytope is empty.
+        EmptySetError: If a polytope is empty.
 
     Source:
         Table of constraints, NSFnet (linear inequalities on link loads).
@@ -54,9 +56,9 @@ def project_polytope(
     tangents = np.empty((*points.shape, points.shape[-1])) if point.requires_grad else None
     box = np.concatenate([np.eye(points.shape[-1]), -np.eye(points.shape[-1])])
     for i, (start, left, right) in enumerate(zip(points, matrices, bounds, strict=True)):
-        sides, limits = _normalised(left, right, int(rows[i]))
+        sides, limits, norms = _normalised(left, right, int(rows[i]))
         sides, limits = np.concatenate([sides, box]), np.concatenate([limits, np.ones(len(box))])
-        x, active = _nearest(start, sides, limits, int(rows[i]))
+        x, active = _nearest(start, sides, limits, int(rows[i]), float(norms.max(initial=1.0)))
         solutions[i] = x
         if tangents is not None:
             normals = sides[active]
@@ -69,18 +71,48 @@ def project_polytope(
     return clipped.index_put((rows,), result), len(rows)
 
 
-def _normalised(matrix: np.ndarray, bound: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
-    norms = np.linalg.norm(matrix, axis=1)
-    nonzero = norms > 0
+def _normalised(matrix: np.ndarray, bound: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of norm 1 that bind somewhere in the box, their limits, and the norms."""
+    largest = np.abs(matrix).max(1, initial=0.0)
+    nonzero = largest > 0
     if (bound[~nonzero] < 0).any():
         raise _empty(row)
-    return matrix[nonzero] / norms[nonzero, None], bound[nonzero] / norms[nonzero]
+    # By the largest entry first: squares of huge or tiny numbers overflow or vanish.
+    largest = largest[nonzero]
+    unit = matrix[nonzero] / largest[:, None]
+    with np.errstate(over="ignore"):
+        limits = bound[nonzero] / largest
+    norms = np.linalg.norm(unit, axis=1)
+    binding = limits < np.abs(unit).sum(1) * (1 + 1e-9)
+    sides, limits, norms, largest = unit[binding], limits[binding], norms[binding], largest[binding]
+    if (limits < -np.abs(sides).sum(1) * (1 + 1e-9)).any():
+        raise _empty(row)
+    return sides / norms[:, None], limits / norms, norms * largest
 
 
-def _nearest(start: np.ndarray, sides: np.ndarray, limits: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nearest point of ``sides x <= limits`` and the active rows."""
+def _nearest(
+    start: np.ndarray, sides: np.ndarray, limits: np.ndarray, row: int, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Nearest point of ``sides x <= limits`` and the active rows; ``largest`` is the largest norm that rows had."""
+    best = _within(start, sides, limits, row, _WIDTH)
+    # In units of huge rows the width is much; where they leave a point without it, take that.
+    for width in (1e-2 * _WIDTH, 0.0):
+        if largest * (sides @ best[0] - limits).max() <= _ENOUGH:
+            break
+        try:
+            other = _within(start, sides, limits, row, width)
+        except EmptySetError:
+            break
+        if (sides @ other[0] - limits).max() < (sides @ best[0] - limits).max():
+            best = other
+    return best
+
+
+def _within(
+    start: np.ndarray, sides: np.ndarray, limits: np.ndarray, row: int, width: float
+) -> tuple[np.ndarray, np.ndarray]:
     # A width far above rounding keeps thin sets (pairs of opposite rows) from being found empty.
-    limits = limits + _WIDTH * (1 + np.abs(limits))
+    limits = limits + width * (1 + np.abs(limits))
     excess = sides @ start - limits
     scale = excess.max()
     if scale <= 0:
@@ -109,8 +141,8 @@ def _nearest(start: np.ndarray, sides: np.ndarray, limits: np.ndarray, row: int)
     return solution, active
 
 
-def _empty(row: int) -> InvalidValueError:
-    return InvalidValueError(
+def _empty(row: int) -> EmptySetError:
+    return EmptySetError(
         f"the feasible set is empty: the linear inequalities and the box [-1, 1]^d have no common point (row {row}); "
         "loosen the bounds"
     )
@@ -129,13 +161,14 @@ def chebyshev_center(
         The centre and the radius, 0 for a polytope without interior.
 
     Raises:
-        InvalidValueError: If the polytope is empty.
+        EmptySetError: If the polytope is empty.
 
     Source:
         Beyond the paper: the interior point of alpha-projection.
     """
     dim = matrix.shape[1]
-    norms = np.linalg.norm(matrix, axis=1)
+    matrix, bound, _ = _normalised(matrix, bound, 0)
+    norms = np.ones(len(matrix))
     left = np.concatenate([matrix, np.eye(dim), -np.eye(dim)])
     left = np.concatenate([left, np.concatenate([norms, np.ones(2 * dim)])[:, None]], axis=1)
     right = np.concatenate([bound, np.ones(2 * dim)])
@@ -143,7 +176,7 @@ def chebyshev_center(
         np.eye(dim + 1)[-1] * -1.0, A_ub=left, b_ub=right, bounds=[(None, None)] * dim + [(0, None)], method="highs"
     )
     if solved.x is None:
-        raise InvalidValueError(
+        raise EmptySetError(
             "the feasible set is empty: the linear inequalities and the box [-1, 1]^d have no common point; "
             "loosen the bounds"
         )

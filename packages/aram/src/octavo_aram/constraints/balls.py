@@ -11,7 +11,9 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_aram.constraints._dual_search import clip, project_ball, project_diagonal_ellipsoid
-from octavo_aram.constraints._interior_point import project_pieces, with_box
+from octavo_aram.constraints._interior_point import project_pieces
+from octavo_aram.constraints._pieces import with_box
+from octavo_aram.constraints._polytope import project_polytope
 from octavo_aram.constraints._user import checked_count, checked_dim, checked_number, from_user, numbers, vector
 from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
 
@@ -48,6 +50,7 @@ class Box(Constraint):
                 "bounds leave the normalised action box [-1, 1]^d; give them in normalised units, "
                 "(value - middle of the range) / half the range"
             )
+        self.has_volume = bool((self.low < self.high).all())
 
     def _bounds(self, like: Tensor) -> tuple[Tensor, Tensor]:
         low, high = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (self.low, self.high))
@@ -106,6 +109,7 @@ class L2Ball(Constraint):
         if action_dim is not None and action_dim != self.action_dim:
             raise InvalidValueError(f"center has {self.action_dim} entries but action_dim={action_dim}")
         _check_center(self.center)
+        self.has_volume = self.radius2 > 0
 
     def _center(self, like: Tensor) -> Tensor:
         return torch.as_tensor(self.center, dtype=like.dtype, device=like.device)
@@ -121,6 +125,8 @@ class L2Ball(Constraint):
 
     def _pieces(self, obs: Tensor | None, batch: int, like: Tensor) -> ConvexPieces:
         eye = torch.eye(self.action_dim, dtype=like.dtype, device=like.device)
+        if self.radius2 == 0:
+            return ConvexPieces(equality=eye.expand(batch, -1, -1), equality_bound=self._center(like).expand(batch, -1))
         return ConvexPieces(quadratics=((eye, self._center(like), like.new_tensor(self.radius2)),))
 
 
@@ -170,6 +176,7 @@ class Ellipsoid(Constraint):
         if self.center.shape != (self.action_dim,):
             raise InvalidValueError(f"center has {len(self.center)} entries; give {self.action_dim}")
         _check_center(self.center)
+        self.has_volume = self.bound > 0 or callable(matrix) or not np.any(self.matrix)
 
     def _quadratic(self, obs: Tensor | None, like: Tensor) -> Tensor:
         """Q for every row: [batch, d, d] or [batch, d]."""
@@ -198,11 +205,13 @@ class Ellipsoid(Constraint):
         if len(rows) == 0:
             return clipped
         if self.bound == 0:
-            # Only the null space of Q around the centre is left.
-            inverse = torch.linalg.pinv(quadratic[rows], hermitian=True)
-            onto = torch.eye(self.action_dim, dtype=act.dtype, device=act.device) - inverse @ quadratic[rows]
-            flat = center + torch.einsum("bij,bj->bi", onto, clipped[rows] - center)
-            return clipped.index_put((rows,), flat.clamp(-1, 1))
+            # Only the null space of Q around the centre is left, cut by the box: a polytope.
+            normals = _range_of(quadratic[rows])
+            level = normals @ center
+            sides, limits = torch.cat([normals, -normals], 1), torch.cat([level, -level], 1)
+            flat, solved = project_polytope(act[rows], sides, limits)
+            note_qp(solved)
+            return clipped.index_put((rows,), flat)
         # In the basis of Q's axes the set is diagonal; where the box does not matter that is the answer.
         with torch.no_grad():
             axes, turn = torch.linalg.eigh(quadratic[rows])
@@ -225,7 +234,18 @@ class Ellipsoid(Constraint):
     def _pieces(self, obs: Tensor | None, batch: int, like: Tensor) -> ConvexPieces:
         quadratic = self._quadratic(obs, like.new_zeros(batch, self.action_dim))
         full = torch.diag_embed(quadratic) if quadratic.ndim == 2 else quadratic
+        if self.bound == 0:
+            normals = _range_of(full)
+            return ConvexPieces(equality=normals, equality_bound=normals @ self._center(like))
         return ConvexPieces(quadratics=((full, self._center(like), like.new_tensor(self.bound)),))
+
+
+def _range_of(quadratic: Tensor) -> Tensor:
+    """Normals [batch, d, d] of the null spaces of positive semidefinite matrices: unit vectors and zeros."""
+    with torch.no_grad():
+        axes, turn = torch.linalg.eigh(quadratic)
+        rounding = quadratic.shape[-1] * torch.finfo(quadratic.dtype).eps
+        return turn.mT * (axes > rounding * axes.amax(-1, keepdim=True).clamp(min=0))[..., None]
 
 
 def _check_center(center: np.ndarray) -> None:

@@ -7,10 +7,8 @@ Below them one implementation works on batches of torch tensors in float64: a fl
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +19,12 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_aram.constraints._batch import Batch
-from octavo_aram.constraints._user import checked_tolerance
+from octavo_aram.constraints._counter import QPCounter, count_qp, note_qp
+from octavo_aram.constraints._settle import rounded_by_trial, settled
+from octavo_aram.constraints._user import checked_dim, checked_tolerance
 from octavo_aram.user_code import user_errors
 
-__all__ = ["Array", "Constraint", "ConvexPieces", "QPCounter", "VolumeEstimate", "count_qp"]
+__all__ = ["Array", "Constraint", "ConvexPieces", "QPCounter", "VolumeEstimate", "count_qp", "note_qp"]
 
 Array = np.ndarray | Tensor
 """What public methods take and return."""
@@ -34,46 +34,6 @@ _LARGEST_ACTION = 1e14
 _REDUCED_ACTION = 1e8
 # Beyond this one a projection leaves errors of rounding that a second one removes.
 _FAR_ACTION = 1e6
-
-
-@dataclass
-class QPCounter:
-    """Number of rows that needed an iterative solver (polytopes and intersections) while a :func:`count_qp` was open.
-
-    Args:
-        solves: Rows solved so far.
-    """
-
-    solves: int = 0
-
-
-_counters: contextvars.ContextVar[tuple[QPCounter, ...]] = contextvars.ContextVar("octavo_aram_qp", default=())
-
-
-@contextlib.contextmanager
-def count_qp() -> Generator[QPCounter]:
-    """Count the quadratic programs that projections solve within the block.
-
-    Closed forms and one-dimensional dual searches are not counted.
-
-    Yields:
-        The counter, still readable after the block.
-
-    Source:
-        Section 5 of the paper counts QP solves as the cost of projection-based methods.
-    """
-    counter = QPCounter()
-    token = _counters.set((*_counters.get(), counter))
-    try:
-        yield counter
-    finally:
-        _counters.reset(token)
-
-
-def note_qp(solves: int) -> None:
-    """Tell every open counter that so many rows were solved iteratively."""
-    for counter in _counters.get():
-        counter.solves += solves
 
 
 @dataclass(frozen=True)
@@ -117,8 +77,10 @@ class ConvexPieces:
 class Constraint(ABC):
     """A feasible set C(s) within the normalised box [-1, 1]^d; the box always belongs to the set.
 
-    A subclass gives ``action_dim`` and ``_excess``, and where it can ``_project`` and ``_interior``: functions of a
-    batch of raw observations and actions as float64 tensors (``obs`` is ``None`` unless ``needs_obs``).
+    A subclass gives ``action_dim`` and ``_excess(self, obs, act)``, which returns [batch, functions], positive where
+    violated; and where it can ``_project(self, obs, act)`` and ``_interior(self, obs, act)``, which return feasible
+    actions [batch, d]. ``obs`` [batch, obs] (``None`` unless ``needs_obs``) and ``act`` [batch, d] are float64 tensors,
+    and so are the results.
 
     Attributes:
         action_dim: Number d of action components.
@@ -149,7 +111,8 @@ class Constraint(ABC):
         self, obs: Float[Tensor, "batch obs"] | None, act: Float[Tensor, "batch d"]
     ) -> Float[Tensor, "batch d"]:
         raise InvalidTypeError(
-            f"{self!r} has no projection; give one (project=...), raise max_tries, or choose another fallback"
+            f"{self!r} has no projection; define _project(self, obs, act) in {type(self).__name__}, raise max_tries, "
+            "or choose another fallback"
         )
 
     def _interior(self, obs: Float[Tensor, "batch obs"] | None, act: Float[Tensor, "batch d"]) -> Tensor:
@@ -160,9 +123,37 @@ class Constraint(ABC):
         """The set as convex pieces without the box, or ``None`` if it is not of that form."""
         return None
 
+    def _plane(self, obs: Tensor | None, batch: int, like: Tensor) -> Tensor | None:
+        """Normals [batch, equations, d] of a plane that rays and walks must not leave, or ``None``."""
+        pieces = self._pieces(obs, batch, like)
+        return None if pieces is None or pieces.equality is None else pieces.equality[..., : self.action_dim]
+
+    def _anchor(self, obs: Tensor | None, act: Tensor) -> Tensor | None:
+        """Points towards which results may be pulled, unchecked; ``None`` where no interior point is known."""
+        return None if type(self)._interior is Constraint._interior else self._run("_interior", obs, act)
+
+    def _is_own(self) -> bool:
+        return type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+    def _outside_message(self, method: str, violation: float) -> str:
+        """What a result outside the set means."""
+        if self._is_own():
+            return (
+                f"rounding in float64 leaves the nearest point outside {self!r} by {violation:.3g}: its numbers are "
+                "too large or too many powers of ten apart; rescale the rows, weights and limits towards 1"
+            )
+        return (
+            f"{type(self).__name__}.{method} returned a point outside its set, which its own _excess calls infeasible "
+            f"by {violation:.3g}; return feasible actions within [-1, 1]"
+        )
+
     def _functions(self, obs: Tensor | None, act: Tensor) -> Tensor:
         """Result of ``_excess``, checked: a wrong shape would be broadcast to a wrong answer."""
         values = self._run("_excess", obs, act)
+        if not self._is_own() and bool(torch.isnan(values.detach()).any()):
+            raise InvalidValueError(
+                f"{type(self).__name__}._excess returned NaN for finite observations and actions; return finite numbers"
+            )
         if values.ndim != 2 or len(values) != len(act) or values.shape[1] == 0:
             raise InvalidValueError(
                 f"{type(self).__name__}._excess returned shape {tuple(values.shape)} for {len(act)} actions; "
@@ -185,12 +176,15 @@ class Constraint(ABC):
                 f"{type(self).__name__}.{method} returned shape {tuple(points.shape)} for actions "
                 f"{tuple(act.shape)}; return one action for each"
             )
-        return points
+        return settled(self, method, obs, points, act)
 
     def _run(self, method: str, obs: Tensor | None, act: Tensor) -> Tensor:
-        own = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
-        with contextlib.nullcontext() if own else user_errors(f"{type(self).__name__}.{method}"):
+        if self._is_own():
             values = getattr(self, method)(obs, act)
+        else:
+            # Code that works in place must not change the caller's arrays.
+            with user_errors(f"{type(self).__name__}.{method}"):
+                values = getattr(self, method)(None if obs is None else obs.clone(), act.clone())
         if not isinstance(values, Tensor) or values.dtype == torch.bool or values.is_complex():
             kind = values.dtype if isinstance(values, Tensor | np.ndarray) else type(values).__name__
             raise InvalidTypeError(
@@ -255,7 +249,7 @@ class Constraint(ABC):
         return batch.shaped(batch.cast(self._violation(batch.obs, batch.act)))
 
     def project(self, obs: Any, act: Any) -> Any:
-        """Find the nearest feasible actions in the Euclidean norm.
+        """Find the nearest feasible actions in the Euclidean norm (for ``SumEquality`` those of exactly the sum).
 
         Tensors keep their gradient where the projection has one. A result in less than float64 may be pulled inwards by
         a few units in the last place so that rounding does not make it infeasible.
@@ -285,7 +279,7 @@ class Constraint(ABC):
         exact = self._nearest(batch.obs, goal)
         if reach > _FAR_ACTION:
             exact = self._nearest(batch.obs, exact)
-        return batch.shaped(self._rounded(batch, exact))
+        return batch.shaped(self._rounded(batch, exact, goal))
 
     def interior(self, obs: Any = None) -> Any:
         """Give a feasible point for each state, away from the border where that is cheap.
@@ -305,6 +299,7 @@ class Constraint(ABC):
         if obs is not None and not isinstance(obs, Tensor | np.ndarray):
             obs = Batch.array(obs, "observation")
         leading = () if obs is None else tuple(obs.shape[:-1])
+        self._checked_action_dim()
         zeros: Array
         if isinstance(obs, Tensor):
             dtype = obs.dtype if obs.is_floating_point() else torch.float64
@@ -316,7 +311,7 @@ class Constraint(ABC):
         with torch.no_grad():
             return batch.shaped(batch.cast(self._inner(batch.obs, batch.act)))
 
-    def volume_fraction(self, obs: Any = None, n: int = 100_000, seed: int = 0) -> VolumeEstimate:
+    def volume_fraction(self, obs: Any = None, n: int | Any = 100_000, seed: int | Any = 0) -> VolumeEstimate:
         """Estimate the feasible share of the normalised box.
 
         Args:
@@ -330,6 +325,7 @@ class Constraint(ABC):
 
         Raises:
             InvalidValueError: If ``n`` is below 1 or the observation does not fit.
+            InvalidTypeError: If ``n`` or ``seed`` is not whole.
 
         Source:
             Beyond the paper: ties the target entropy to the log volume, without which thin sets collapse.
@@ -337,6 +333,16 @@ class Constraint(ABC):
         from octavo_aram.constraints.volume import estimate_volume
 
         return estimate_volume(self, obs, n=n, seed=seed)
+
+    def _checked_action_dim(self) -> int:
+        """The number of action components; subclasses may forget it."""
+        dim = getattr(self, "action_dim", None)
+        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+            raise InvalidTypeError(
+                f"{type(self).__name__}.action_dim is {dim!r}; set it to the number of action components, an integer "
+                ">= 1, in the class or before the first call"
+            )
+        return checked_dim(dim)
 
     def fingerprint(self) -> str:
         """Tell this constraint from others: a hash of its class, its parameters and the user's functions in them.
@@ -356,15 +362,17 @@ class Constraint(ABC):
 
         return describe(self)
 
-    def _rounded(self, batch: Batch, exact: Tensor) -> Tensor:
+    def _rounded(self, batch: Batch, exact: Tensor, goal: Tensor | None = None) -> Tensor:
         """Cast a projection to the caller's dtype without leaving the set."""
         result = batch.cast(exact)
         if result.dtype == exact.dtype:
             return result
+        if not self.convex:
+            return rounded_by_trial(self, batch, exact, goal)
         with torch.no_grad():
             slack = self._violation(batch.obs, exact)
             out = self._violation(batch.obs, result.to(exact.dtype)) > slack + 1e-7
-            if not out.any() or not self.convex or not self.has_volume:
+            if not out.any() or not self.has_volume:
                 return result
             rows = out.nonzero()[:, 0]
             obs = None if batch.obs is None else batch.obs[rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_aram.constraints._dual_search import clip
-from octavo_aram.constraints._interior_point import deepest_point, merge_pieces, project_pieces, with_box
+from octavo_aram.constraints._empty import EmptySetError
+from octavo_aram.constraints._interior_point import deepest_point, project_pieces
+from octavo_aram.constraints._pieces import merge_pieces, with_box
 from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
 
 __all__ = ["Intersection", "Union"]
@@ -77,12 +79,55 @@ class Union(Constraint):
         return torch.stack([part._contains(obs, act, tol) for part in self.parts], -1).any(-1)
 
     def _project(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
-        points = torch.stack([part._nearest(obs, act) for part in self.parts])
-        nearest = (points.detach() - act.detach()).square().sum(-1).argmin(0)
-        return points[nearest, torch.arange(len(act), device=act.device)]
+        return _nearest_of(self.parts, obs, act)
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
-        return self.parts[0]._inner(obs, act)
+        return _first_interior(self.parts, obs, act)
+
+
+def _or_empty(
+    answer: Callable[[Tensor | None, Tensor], Tensor], obs: Tensor | None, act: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Points of a part, and at which states it has any; states are halved until those that are empty stand alone."""
+    try:
+        return answer(obs, act), torch.ones(len(act), dtype=torch.bool, device=act.device)
+    except EmptySetError:
+        if len(act) == 1 or obs is None:
+            return clip(act, -1.0, 1.0), torch.zeros(len(act), dtype=torch.bool, device=act.device)
+    half = len(act) // 2
+    halves = [_or_empty(answer, obs[rows], act[rows]) for rows in (slice(half), slice(half, None))]
+    return torch.cat([points for points, _ in halves]), torch.cat([there for _, there in halves])
+
+
+def _nearest_of(parts: tuple[Constraint, ...], obs: Tensor | None, act: Tensor) -> Tensor:
+    """The nearest of the parts' projections at each state, over the parts that are not empty there."""
+    answers = [_or_empty(part._nearest, obs, act) for part in parts]
+    points = torch.stack([point for point, _ in answers])
+    away = (points.detach() - act.detach()).square().sum(-1)
+    away = torch.where(torch.stack([there for _, there in answers]), away, torch.inf)
+    nearest = away.argmin(0)
+    _refuse_empty(~torch.isfinite(away.amin(0)))
+    return points[nearest, torch.arange(len(act), device=act.device)]
+
+
+def _first_interior(parts: tuple[Constraint, ...], obs: Tensor | None, act: Tensor) -> Tensor:
+    """Interior points of the first part that has any, for each state."""
+    result, missing = torch.zeros_like(act), torch.arange(len(act), device=act.device)
+    for part in parts:
+        points, there = _or_empty(part._inner, None if obs is None else obs[missing], act[missing])
+        result[missing[there]] = points[there]
+        missing = missing[~there]
+        if len(missing) == 0:
+            return result
+    _refuse_empty(torch.ones_like(missing, dtype=torch.bool))
+    return result
+
+
+def _refuse_empty(empty: Tensor) -> None:
+    if empty.any():
+        raise EmptySetError(
+            f"the feasible set is empty: no alternative of the union holds an action (row {int(empty.nonzero()[0, 0])})"
+        )
 
 
 class Intersection(Constraint):
@@ -133,14 +178,17 @@ class Intersection(Constraint):
         if len(self.parts) == 1:
             return self.parts[0]._nearest(obs, act)
         if self._alternatives is not None:
-            return self._nearest_alternative(obs, act)
+            return _nearest_of(self._alternatives.parts, obs, act)
         result = clip(act, -1.0, 1.0)
         todo = self._outside(obs, result)
         for part in self.parts:
             if len(todo) == 0:
                 return result
             chosen = None if obs is None else obs[todo]
-            # The nearest point of a larger set is the nearest of this one if it belongs to it.
+            # The nearest point of a larger set is the nearest of this one if it belongs to it; not that of a band,
+            # whose projection is its middle.
+            if getattr(part, "tol", 0.0) > 0:
+                continue
             try:
                 candidate = part._nearest(chosen, act[todo])
             except InvalidTypeError:
@@ -163,41 +211,19 @@ class Intersection(Constraint):
         solved = project_pieces(act[todo], with_box(pieces, len(todo), self.action_dim, act))
         return result.index_put((todo,), solved)
 
-    def _nearest_alternative(self, obs: Tensor | None, act: Tensor) -> Tensor:
-        assert self._alternatives is not None
-        best, distance = clip(act, -1.0, 1.0), torch.full_like(act[:, 0], torch.inf)
-        for part in self._alternatives.parts:
-            try:
-                point = part._nearest(obs, act)
-            except InvalidValueError:
-                # An empty alternative; the set is empty only if all are.
-                continue
-            away = (point - act).detach().square().sum(-1)
-            best = torch.where((away < distance)[:, None], point, best)
-            distance = torch.minimum(away, distance)
-        if len(act) and not torch.isfinite(distance).all():
-            raise InvalidValueError("the feasible set is empty: no alternative of the union meets the other parts")
-        return best
-
     def _outside(self, obs: Tensor | None, act: Tensor) -> Tensor:
         with torch.no_grad():
-            # Bands count as their middle here: the projection must meet sums exactly.
             return (~self._exactly_contains(obs, act)).nonzero()[:, 0]
 
     def _exactly_contains(self, obs: Tensor | None, act: Tensor) -> Tensor:
         inside = (act.abs() <= 1 + _EXACTLY).all(-1)
         for part in self.parts:
-            inside &= (part._functions(obs, act) + getattr(part, "tol", 0.0) <= _EXACTLY).all(-1)
+            inside &= (part._functions(obs, act) <= _EXACTLY).all(-1)
         return inside
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
         if self._alternatives is not None:
-            for part in self._alternatives.parts:
-                try:
-                    return part._inner(obs, act)
-                except InvalidValueError:
-                    continue
-            raise InvalidValueError("the feasible set is empty: no alternative of the union meets the other parts")
+            return _first_interior(self._alternatives.parts, obs, act)
         pieces = self._pieces(obs, len(act), act)
         if pieces is None:
             for part in self.parts:

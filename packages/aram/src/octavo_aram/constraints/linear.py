@@ -17,6 +17,9 @@ from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
 
 __all__ = ["LinearInequality", "SumEquality"]
 
+# Half widths below this count as none in programs, whose precision is about a tenth of it.
+_THINNEST_BAND = 1e-8
+
 
 class LinearInequality(Constraint):
     """A polytope within the box: ``A a <= b``.
@@ -128,7 +131,9 @@ class LinearInequality(Constraint):
 class SumEquality(Constraint):
     """A fixed total: ``sum a_i = total``, checked within a band.
 
-    Projection and interior point meet the total exactly; ``tol`` only widens the check, as in the official one.
+    Projection and interior point meet the total exactly; ``tol`` only widens the check, as in the official one. An
+    action within the band is feasible, yet projecting it moves it to the exact total. Within an
+    :class:`~octavo_aram.constraints.combine.Intersection` the whole band counts: projections go to its nearest point.
 
     Args:
         total: The sum, reachable within [-1, 1]^d.
@@ -164,6 +169,12 @@ class SumEquality(Constraint):
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
         return torch.full_like(act, self.total / self.action_dim)
 
+    def _plane(self, obs: Tensor | None, batch: int, like: Tensor) -> Tensor:
+        return like.new_ones(batch, 1, self.action_dim)
+
     def _pieces(self, obs: Tensor | None, batch: int, like: Tensor) -> ConvexPieces:
         ones = like.new_ones(batch, 1, self.action_dim)
+        if self.tol > _THINNEST_BAND:
+            bound = like.new_tensor([self.total + self.tol, self.tol - self.total]).expand(batch, 2)
+            return ConvexPieces(inequality=torch.cat([ones, -ones], 1), inequality_bound=bound)
         return ConvexPieces(equality=ones, equality_bound=like.new_full((batch, 1), self.total))

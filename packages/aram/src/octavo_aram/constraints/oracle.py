@@ -11,6 +11,7 @@ from jaxtyping import Float
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_aram.constraints._settle import FARTHEST
 from octavo_aram.constraints._user import checked_count, checked_dim
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.user_code import user_errors
@@ -79,13 +80,25 @@ class Oracle(Constraint):
         # 0 inside and 1 outside: an oracle knows no distance.
         return (~self._feasible(obs, act)).to(act.dtype)[:, None]
 
-    def _checked(self, values: np.ndarray, act: Tensor, obs: Tensor | None, what: str) -> Tensor:
+    def _checked(self, values: np.ndarray, act: Tensor, what: str) -> Tensor:
         if values.shape not in {tuple(act.shape), (self.action_dim,)} or values.dtype.kind not in "fiu":
             raise InvalidValueError(f"the oracle's {what} returned shape {values.shape}; give {tuple(act.shape)}")
         points = torch.as_tensor(values, dtype=act.dtype, device=act.device).expand_as(act)
-        if not torch.isfinite(points).all() or not self._contains(obs, points, 1e-6).all():
-            raise InvalidValueError(f"the oracle's {what} returned a point that the oracle itself calls infeasible")
+        if not torch.isfinite(points).all():
+            raise InvalidValueError(f"the oracle's {what} returned NaN or infinite entries; return feasible actions")
         return points
+
+    def _anchor(self, obs: Tensor | None, act: Tensor) -> Tensor | None:
+        if self.interior_fn is None:
+            return None
+        return self._checked(self._call(self.interior_fn, obs), act, "interior")
+
+    def _outside_message(self, method: str, violation: float) -> str:
+        return (
+            f"the oracle's {method.strip('_')} returned a point that the oracle itself calls infeasible, and so are "
+            f"those up to {FARTHEST:g} further inside; leave some slack in fn (such as 1e-6), or shrink the "
+            "result by as much"
+        )
 
     def _project(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
         inside = self._contains(obs, act, 0.0)
@@ -96,12 +109,12 @@ class Oracle(Constraint):
                 "this oracle has no projection and an action lies outside; give Oracle(fn, project=...), raise "
                 "max_tries, or choose the fallback 'interior' with Oracle(fn, interior=...)"
             )
-        points = self._checked(self._call(self.projection, obs, act), act, obs, "project")
+        points = self._checked(self._call(self.projection, obs, act), act, "project")
         return torch.where(inside[:, None], act, points)
 
     def _interior(self, obs: Tensor | None, act: Tensor) -> Tensor:
         if self.interior_fn is not None:
-            return self._checked(self._call(self.interior_fn, obs), act, obs, "interior")
+            return self._checked(self._call(self.interior_fn, obs), act, "interior")
         if self.projection is not None:
             return self._project(obs, act)
         raise InvalidTypeError("this oracle knows no interior point; give Oracle(fn, interior=...)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from octavo_core.errors import InvalidValueError
@@ -20,6 +21,8 @@ class _Weighted(Constraint):
     """A set given by one weight per component, fixed or read from the observation, and a limit."""
 
     exact_projection = True
+    # Whether a limit of zero leaves no volume.
+    _flat_at_zero = False
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class _Weighted(Constraint):
         self.weights = None if weights is None else vector(weights, "weights")
         self.needs_obs = self.w_idx is not None
         self.min_obs_dim = int(self.w_idx.max()) + 1 if self.w_idx is not None else 0
+        self.has_volume = self.limit > 0 or self.weights is None or not self._flat_at_zero or not np.any(self.weights)
         self.action_dim = checked_dim(len(self.w_idx if self.w_idx is not None else self.weights))  # ty: ignore[invalid-argument-type]
 
     def _weights(self, obs: Tensor | None, like: Tensor) -> Tensor:
@@ -64,6 +68,8 @@ class Orthoplex(_Weighted):
     Source:
         HC+O20, An+O30 and the like of the benchmark; projection by soft thresholding (section 5).
     """
+
+    _flat_at_zero = True
 
     def _excess(self, obs: Tensor | None, act: Float[Tensor, "batch d"]) -> Float[Tensor, "batch 1"]:
         return (self._weights(obs, act) * act).abs().sum(-1, keepdim=True) - self.limit
