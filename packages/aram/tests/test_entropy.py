@@ -55,7 +55,8 @@ def test_sets_that_uniform_draws_never_hit():
     target = feasible_entropy(corner, num_draws=2000)
     assert target.feasible_share == 0.0
     assert target.log_volume == -math.inf
-    # The default keeps 0.9 for ten actions. About 10 (log 0.0016 + 1.42): 10 / 0.063 of the volume within reach of the face, times 0.4 deviations, is 0.1.
+    # The default keeps 0.9 for ten actions.
+    # About 10 (log 0.0016 + 1.42): 10 / 0.063 of the volume within reach of the face, times 0.4 deviations, is 0.1.
     assert target.value == pytest.approx(-50, abs=5)
 
 
