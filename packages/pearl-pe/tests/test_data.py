@@ -371,3 +371,15 @@ def test_mutag() -> None:
     assert len(graphs) == 188
     assert sum(int(g.y) for g in graphs) == 125
     assert sum(g.num_nodes for g in graphs) == 3371
+
+
+@pytest.mark.parametrize(
+    ("n", "skips", "message"),
+    [(21, (4, 5), "isomorphic"), (21, (4, 17), "isomorphic"), (9, (), "chord"), (9, (8,), "chord")],
+)
+def test_classes_that_are_one_graph_are_refused(n: int, skips: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        datasets.csl(n, skips)
+    if message == "isomorphic":
+        first, second = (nx.circulant_graph(n, [1, skip]) for skip in skips)
+        assert nx.is_isomorphic(first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import networkx as nx
@@ -55,10 +56,22 @@ def csl(n: int = 41, skips: tuple[int, ...] = CSL_SKIPS, copies: int = 15, seed:
     Returns:
         Graphs, class by class.
 
+    Raises:
+        InvalidValueError: If there are no skips, one is out of range, or two of them give the same graph.
+
     Source:
         Section 5, CSL: 150 graphs of 41 nodes in ten classes, which 1-WL cannot separate.
     """
     whole_number("copies", copies)
+    if not skips or not all(2 <= skip <= n - 2 for skip in skips):
+        raise InvalidValueError(f"skips={skips} do not fit {n} nodes; give chord lengths from 2 to {n - 2}")
+    for first, second in itertools.combinations(skips, 2):
+        # Multiplying all node numbers by a unit maps one on the other.
+        if (first - second) % n == 0 or (first + second) % n == 0 or first * second % n in {1, n - 1}:
+            raise InvalidValueError(
+                f"skips {first} and {second} give isomorphic graphs of {n} nodes, which no method tells apart; "
+                "leave one out"
+            )
     rng = np.random.default_rng(seed)
     graphs = []
     for label, skip in enumerate(skips):
