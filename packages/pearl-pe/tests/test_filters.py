@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from octavo_pearl_pe.datasets import family_graph
 from octavo_pearl_pe.filters import BASES, FilterLayer, GraphFilter
 from octavo_pearl_pe.graph import gso, read_graph
@@ -85,3 +85,10 @@ def test_one_channel_in_float32_equals_its_definition_for_any_number_of_samples(
     del dirty
     with torch.no_grad():
         assert torch.allclose(layer(x, graph.shift), expected, atol=1e-4)
+
+
+def test_a_dense_shift_operator_and_broken_numbers_of_taps_are_told() -> None:
+    with pytest.raises(InvalidTypeError, match="what gso returns"):
+        GraphFilter(3)(torch.eye(4), torch.ones(4, 1))
+    with pytest.raises(InvalidValueError, match="whole number"):
+        FilterLayer(1, 2, 0)

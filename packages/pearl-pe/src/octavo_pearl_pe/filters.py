@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
 from octavo_pearl_pe.sparse import Buffers, SparseOperator, apply_operator, apply_operator_out
@@ -51,8 +51,11 @@ class GraphFilter(nn.Module):
             The terms, along the last axis.
 
         Raises:
+            InvalidTypeError: If the shift operator is not a sparse CSR matrix.
             InvalidValueError: If the sizes do not match.
         """
+        if shift.layout != torch.sparse_csr:
+            raise InvalidTypeError(f"the shift operator is {shift.layout}; give what gso returns, or .to_sparse_csr()")
         if signals.shape[0] != shift.shape[0]:
             raise InvalidValueError(
                 f"signals have {signals.shape[0]} rows but the shift operator {shift.shape[0]}; give one row per node"
@@ -248,7 +251,7 @@ class FilterLayer(nn.Module):
 
 
 def _check_filter(num_taps: int, basis: str) -> None:
-    if num_taps < 1:
-        raise InvalidValueError(f"a filter of {num_taps} taps is empty; give filter_taps >= 1")
+    if not isinstance(num_taps, int) or num_taps < 1:
+        raise InvalidValueError(f"a filter of {num_taps} taps does not exist; give a whole number filter_taps >= 1")
     if basis not in BASES:
         raise InvalidValueError(f"unknown polynomial basis {basis!r}; give one of {', '.join(BASES)}")

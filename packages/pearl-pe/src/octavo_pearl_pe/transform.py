@@ -44,7 +44,7 @@ class PEARLTransform(BaseTransform):
         self.encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
         self.attr_name = attr_name
 
-    def forward(self, data: Data) -> Data:
+    def forward(self, data: Data | Any) -> Data:
         """Encode one graph.
 
         Args:
@@ -52,7 +52,12 @@ class PEARLTransform(BaseTransform):
 
         Returns:
             The graph with the encoding.
+
+        Raises:
+            InvalidTypeError: If it is not a PyG Data.
         """
+        if not isinstance(data, Data):
+            raise InvalidTypeError(f"data is a {type(data).__name__}; a transform takes a PyG Data")
         with torch.no_grad():
             pe = self.encoder(data)
         if self.attr_name is not None:
