@@ -24,13 +24,13 @@ class ObservedRow:
     indices: tuple[int, ...]
 
     def __call__(self, obs: Float[np.ndarray, "batch obs"]) -> Float[np.ndarray, "batch 1 d"]:
-        """Compute the matrices.
+        """Compute the rows.
 
         Args:
             obs: Raw observations.
 
         Returns:
-            One matrix, row or diagonal for each.
+            One row for each.
         """
         return obs[:, None, list(self.indices)]
 
@@ -50,7 +50,7 @@ class TipQuadratic:
             obs: Raw observations.
 
         Returns:
-            One matrix, row or diagonal for each.
+            One 2 x 2 matrix for each.
         """
         cosine = obs[:, 1].clip(-1.0, 1.0)
         one = np.ones_like(cosine)
@@ -74,13 +74,13 @@ class LegPower:
     angle: tuple[int, ...]
 
     def __call__(self, obs: Float[np.ndarray, "batch obs"]) -> Float[np.ndarray, "batch 1 6"]:
-        """Compute the matrices.
+        """Compute the rows.
 
         Args:
             obs: Raw observations.
 
         Returns:
-            One matrix, row or diagonal for each.
+            One row of six for each.
         """
         rows = np.zeros((len(obs), 1, 6))
         rows[:, 0, 0] = obs[:, self.velocity[0]] * np.sin(obs[:, list(self.angle[:3])].sum(1))
@@ -102,12 +102,12 @@ class SquaredSines:
     angle: tuple[int, ...]
 
     def __call__(self, obs: Float[np.ndarray, "batch obs"]) -> Float[np.ndarray, "batch d"]:
-        """Compute the matrices.
+        """Compute the diagonals.
 
         Args:
             obs: Raw observations.
 
         Returns:
-            One matrix, row or diagonal for each.
+            One diagonal for each.
         """
         return np.sin(obs[:, list(self.angle)]) ** 2
