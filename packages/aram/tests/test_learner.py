@@ -295,6 +295,27 @@ def test_target_entropy_follows_the_setting():
     assert values["volume"] < -2.0
 
 
+@pytest.mark.parametrize("method", ["aram", "spro", "dpro"])
+def test_critics_see_standardised_actions(method):
+    agent = make_agent(method, [Target()], BALL, SMALL).learn(60)
+    shift, scale = agent.core.scaling
+    warm = torch.from_numpy(agent.buffer.actions()[:40])
+    assert torch.allclose((warm * scale + shift).mean(0), torch.zeros(2), atol=1e-2)
+    assert torch.allclose((warm * scale + shift).std(0, correction=0), torch.ones(2), atol=1e-2)
+    # Stored actions and fresh proposals go through one map.
+    rows = agent.buffer.rows(np.arange(5))
+    seen = agent.buffer.split(torch.addcmul(agent._row_shift, rows, agent._row_scale))
+    raw = agent.buffer.split(rows)
+    assert torch.allclose(seen.state_action, agent.core.scaling.join(seen.obs, raw.action))
+    assert torch.equal(seen.rewards, raw.rewards)
+
+
+def test_actions_can_be_left_as_they_are():
+    agent = ARAM(Target(), BALL, SMALL.replace(action_scaling="none")).learn(60)
+    assert agent.core.scaling.scale.tolist() == [1.0, 1.0]
+    assert agent.core.scaling.shift.tolist() == [0.0, 0.0]
+
+
 def test_preference_schedule():
     config = SMALL.replace(preference_schedule=((0, (0.9, 0.1)), (100, (0.1, 0.9))))
     agent = ARAM(Target(), BALL, config)

@@ -33,13 +33,13 @@ def test_evaluation_leaves_the_run_as_it_was():
     for agent in (plain, evaluated):
         agent.learn(50)
         if agent is evaluated:
-            found = evaluate(agent, Target(), episodes=3)
+            found = evaluate(agent, watched := Target(), episodes=3)
         agent.learn(20)
     assert torch.equal(plain.core.policy.network.flat, evaluated.core.policy.network.flat)
     assert len(found.returns) == 3
     assert 0 <= found.valid_rate <= 1
     assert found.violations == 0
-    assert evaluated.counters.evaluation.steps == 60
+    assert evaluated.counters.evaluation.steps == len(watched.actions)
     assert plain.counters.training.steps == evaluated.counters.training.steps
 
 

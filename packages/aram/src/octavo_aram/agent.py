@@ -27,6 +27,7 @@ from octavo_aram.constraints import Constraint
 from octavo_aram.counters import Counters
 from octavo_aram.entropy import EntropyTarget, target_or_dimension, volume_is_seen
 from octavo_aram.environment import EnvGroup, observation_scale, reward_map
+from octavo_aram.networks import ActionScaling
 from octavo_aram.preferences import Preferences
 from octavo_aram.references import as_constraint
 
@@ -101,6 +102,8 @@ class Agent(Acting):
         self._prepared = False
         self._shift = np.zeros(self.envs.observation_dim)
         self._scale = np.ones(self.envs.observation_dim)
+        self._action_shift = np.zeros(self.envs.action_dim)
+        self._action_scale = np.ones(self.envs.action_dim)
         scale = observation_scale(self.envs.envs[0]) if config.observation_scaling == "auto" else None
         if scale is not None:
             self._scale = 1 / scale
@@ -213,15 +216,13 @@ class Agent(Acting):
         self.core.update(batch, raw, self.preferences.for_update(self.num_steps, self.dtype, self.device))
 
     def _prepare(self) -> None:
-        """Fix what the warm-up tells: scale of the observations, and the target entropy."""
+        """Fix what the warm-up tells: scale of observations and actions, and the target entropy."""
         obs = self.buffer.observations()
         if self._rescales_from_warmup:
-            deviation = obs.std(0, dtype=np.float64)
-            # A constant column stays as it is.
-            floor = np.where(deviation > 1e-6, 1 / _LARGEST_AMPLIFICATION, 1.0)
-            self._shift, self._scale = obs.mean(0, dtype=np.float64), 1 / np.maximum(deviation, floor)
-            self._shift = -self._shift * self._scale
-            self._set_rescaling()
+            self._shift, self._scale = _standardisation(obs)
+        if self.config.action_scaling == "warmup":
+            self._action_shift, self._action_scale = _standardisation(self.buffer.actions())
+        self._set_rescaling()
         self._set_target_entropy(obs)
         self._prepared = True
 
@@ -239,12 +240,15 @@ class Agent(Acting):
             self.core.target_entropy = float(wanted)
 
     def _set_rescaling(self) -> None:
-        """Fill the affine map of whole rows of the buffer: observations are rescaled, all else stays."""
+        """Fill the affine map of whole rows of the buffer: observations and actions are rescaled, all else stays."""
         shift, scale = np.zeros(self.buffer.width), np.ones(self.buffer.width)
         for columns in self.buffer.observation_columns:
             shift[columns], scale[columns] = self._shift, self._scale
+        columns = self.buffer.action_columns
+        shift[columns], scale[columns] = self._action_shift, self._action_scale
         self._row_shift = torch.as_tensor(shift, dtype=self.dtype, device=self.device)
         self._row_scale = torch.as_tensor(scale, dtype=self.dtype, device=self.device)
+        self.core.scaling = ActionScaling(self._row_shift[columns], self._row_scale[columns])
 
     def _watch_reward(self, lowest: float) -> None:
         self.lowest_reward = min(self.lowest_reward, lowest)
@@ -333,3 +337,11 @@ class Agent(Acting):
         from octavo_aram.methods import agent_from_state
 
         return agent_from_state(load_checkpoint(path), env, constraint, device=device, predict_only=predict_only)
+
+
+def _standardisation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shift and factor that give columns mean 0 and deviation 1; a constant column keeps its scale."""
+    deviation = values.std(0, dtype=np.float64)
+    floor = np.where(deviation > 1e-6, 1 / _LARGEST_AMPLIFICATION, 1.0)
+    scale = 1 / np.maximum(deviation, floor)
+    return -values.mean(0, dtype=np.float64) * scale, scale

@@ -49,6 +49,8 @@ def agent_state(agent: Agent | Any, *, buffers: bool) -> dict[str, Any]:
         "prepared": agent._prepared,
         "shift": agent._shift,
         "scale": agent._scale,
+        "action_shift": agent._action_shift,
+        "action_scale": agent._action_scale,
         "entropy_target": None if agent.entropy_target is None else vars(agent.entropy_target),
     }
 
@@ -98,6 +100,7 @@ def restore_agent(
     agent.lowest_reward = float(state["lowest_reward"])
     agent._prepared = bool(state["prepared"])
     agent._shift, agent._scale = state["shift"].copy(), state["scale"].copy()
+    agent._action_shift, agent._action_scale = state["action_shift"].copy(), state["action_scale"].copy()
     agent._set_rescaling()
     target = state["entropy_target"]
     agent.entropy_target = None if target is None else EntropyTarget(**target)

@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     Args:
         state_action: Observation and action side by side.
         obs: Observation.
-        action: Action.
+        action: Action, as the critics see it.
         next_obs: Next observation; the same one for a rejected proposal.
         rewards: Reward vector.
         continues: 0 where the episode terminated, else 1.
@@ -113,6 +113,11 @@ class DualReplayBuffer:
     def observation_columns(self) -> tuple[slice, slice]:
         """Columns of the observation and of the next observation."""
         return slice(0, self._obs), slice(self._input, self._next)
+
+    @property
+    def action_columns(self) -> slice:
+        """Columns of the action."""
+        return slice(self._obs, self._input)
 
     def add(
         self,
@@ -226,19 +231,21 @@ class DualReplayBuffer:
             rows[:, self._rewards :],
         )
 
-    def observations(self, limit: int | None = None) -> Float[np.ndarray, "rows observations"]:
+    def observations(self) -> Float[np.ndarray, "rows observations"]:
         """Return the observations of the real transitions held.
-
-        Args:
-            limit: At most so many, spread evenly.
 
         Returns:
             A copy, in no particular order once the ring has turned.
         """
-        count = len(self)
-        if limit is not None and count > limit:
-            return self._rows[np.linspace(0, count - 1, limit).astype(int), : self._obs].copy()
-        return self._rows[:count, : self._obs].copy()
+        return self._rows[: len(self), : self._obs].copy()
+
+    def actions(self) -> Float[np.ndarray, "rows actions"]:
+        """Return the actions of the real transitions held.
+
+        Returns:
+            A copy, in the order of :meth:`observations`.
+        """
+        return self._rows[: len(self), self.action_columns].copy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs.

@@ -57,6 +57,8 @@ class ARAMConfig:
         observation_scaling: What the networks see: ``"warmup"`` shifts and scales by mean and deviation of the warm-up,
             which stay as they are from then on; ``"auto"`` divides by the environment's ``observation_scale`` where it
             has one and does as ``"warmup"`` elsewhere; ``"none"``. Constraints always read what the environment says.
+        action_scaling: What the critics see of actions: ``"warmup"`` shifts and scales by mean and deviation of the
+            actions that the warm-up stored, so that a small feasible set fills their input; ``"none"``.
         store_proposal: After T failures store the infeasible proposal, with the penalty, beside the outcome of the
             executed action, as the reference code does; otherwise the executed action itself is stored.
         use_arm: Ablation: False draws once instead of up to T times.
@@ -77,7 +79,8 @@ class ARAMConfig:
         InvalidValueError: If a value is out of range.
         InvalidTypeError: If a value has the wrong type.
 
-    Source: sections 4 and 5 of the paper; the defaults of the temperature's target are beyond the paper.
+    Source: sections 4 and 5 of the paper; the defaults of the temperature's target and of the scaling are beyond the
+    paper.
     """
 
     discount: float | int = 0.99
@@ -109,6 +112,7 @@ class ARAMConfig:
     reward_scale: float | int | None = None
     reward_offset: float | int | None = None
     observation_scaling: str = "auto"
+    action_scaling: str = "warmup"
     store_proposal: bool = False
     use_arm: bool = True
     use_automdp: bool = True
@@ -166,6 +170,7 @@ class ARAMConfig:
             "num_preferences": 4,
             "num_snapshots": 4,
             "observation_scaling": "none",
+            "action_scaling": "none",
             "store_proposal": True,
         }
         return cls(**(values | changes))
@@ -246,6 +251,7 @@ _RANGES = {
 _CHOICES = {
     "fallback": ("project", "interior", "hit_and_run", "raise"),
     "observation_scaling": ("auto", "warmup", "none"),
+    "action_scaling": ("warmup", "none"),
     "dtype": ("float32", "float64"),
 }
 _SWITCHES = ("store_proposal", "use_arm", "use_automdp", "dual_buffer")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["DeterministicPolicy", "GaussianPolicy", "StackedMLP", "tanh_gaussian"]
+__all__ = ["ActionScaling", "DeterministicPolicy", "GaussianPolicy", "StackedMLP", "tanh_gaussian"]
 
 _LOG_STD_RANGE = (-20.0, 2.0)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -220,6 +220,32 @@ class _Perceptrons(torch.autograd.Function):
                 else:
                     torch.mm(preference.t(), gradient, out=pieces[1])
         return flat, torch.mm(gradient, parts[0].t()) if needs_x else None, None, None
+
+
+class ActionScaling(NamedTuple):
+    """How critics see actions: times ``scale``, plus ``shift``, by component.
+
+    Args:
+        shift: Added last.
+        scale: Factor.
+    """
+
+    shift: Float[Tensor, " actions"]
+    scale: Float[Tensor, " actions"]
+
+    def join(
+        self, obs: Float[Tensor, "batch observations"], actions: Float[Tensor, "batch actions"]
+    ) -> Float[Tensor, "batch inputs"]:
+        """Put observations and actions side by side.
+
+        Args:
+            obs: Observations as the networks see them.
+            actions: Actions in [-1, 1].
+
+        Returns:
+            Input of the critics.
+        """
+        return torch.cat((obs, torch.addcmul(self.shift, actions, self.scale)), 1)
 
 
 class _TanhGaussian(torch.autograd.Function):

@@ -15,7 +15,7 @@ from octavo_aram.buffers import Batch
 from octavo_aram.config import ARAMConfig
 from octavo_aram.flat_adam import FlatAdam
 from octavo_aram.losses import critic_loss, policy_loss, td_target
-from octavo_aram.networks import GaussianPolicy, StackedMLP
+from octavo_aram.networks import ActionScaling, GaussianPolicy, StackedMLP
 
 __all__ = ["ActorMap", "ActorPenalty", "SoftActorCritic"]
 
@@ -69,6 +69,8 @@ class SoftActorCritic:
         self.policy = GaussianPolicy(observations, actions, config.hidden, **kind)
         self.critic = StackedMLP(observations + actions, config.hidden, objectives, members=2, **kind)
         self.target = self.critic.copy()
+        ones = torch.ones(actions, device=device, dtype=self.dtype)
+        self.scaling = ActionScaling(torch.zeros_like(ones), ones)
         self.snapshots: list[StackedMLP] = []
         start = config.initial_temperature if config.temperature == "auto" else config.temperature
         self.log_temperature = torch.tensor(math.log(max(float(start), 1e-30)), device=device, dtype=self.dtype)
@@ -142,7 +144,7 @@ class SoftActorCritic:
             targets = td_target(
                 batch.rewards,
                 batch.continues,
-                self.target(torch.cat((batch.next_obs, following), 1), conditioned),
+                self.target(self.scaling.join(batch.next_obs, following), conditioned),
                 -log_prob[size * repeats :],
                 preference,
                 discount=config.discount,
@@ -154,7 +156,7 @@ class SoftActorCritic:
         proposals, entropy = proposals[: size * repeats], -log_prob[: size * repeats]
         raw_states = raw.obs if repeats == 1 else raw.obs.repeat_interleave(repeats, 0)
         executed = proposals if self.actor_map is None else self.actor_map(raw_states, proposals)
-        values = self._policy_values(torch.cat((states, executed), 1), preferences)
+        values = self._policy_values(self.scaling.join(states, executed), preferences)
         loss = policy_loss(values, entropy, preference, temperature=temperature)
         if self.penalty is not None:
             loss = loss + self.penalty(raw_states, proposals)

@@ -13,7 +13,7 @@ from torch import Tensor
 from octavo_aram.buffers import Batch
 from octavo_aram.config import ARAMConfig
 from octavo_aram.flat_adam import FlatAdam
-from octavo_aram.networks import DeterministicPolicy, StackedMLP
+from octavo_aram.networks import ActionScaling, DeterministicPolicy, StackedMLP
 from octavo_aram.soft import ActorMap, ActorPenalty
 
 __all__ = ["ActorTarget", "TwinDelayed"]
@@ -66,6 +66,8 @@ class TwinDelayed:
         self.target_policy = DeterministicPolicy(observations, actions, config.hidden, **kind)
         self.target_policy.network.flat.requires_grad_(False).copy_(self.policy.network.flat.detach())
         self.target = self.critic.copy()
+        ones = torch.ones(actions, device=device, dtype=self.dtype)
+        self.scaling = ActionScaling(torch.zeros_like(ones), ones)
         self.updates = 0
         self._critic_adam = FlatAdam(self.critic.flat, config.learning_rate)
         self._actor_adam = FlatAdam(self.policy.network.flat, config.learning_rate)
@@ -126,7 +128,7 @@ class TwinDelayed:
             following = (self.target_policy(batch.next_obs) + noise).clamp_(-1, 1)
             if self.actor_map is not None:
                 following = self.actor_map(raw.next_obs, following)
-            value = self.target(torch.cat((batch.next_obs, following), 1)).amin(0)
+            value = self.target(self.scaling.join(batch.next_obs, following)).amin(0)
             targets = batch.rewards + config.discount * batch.continues * value
         error = self.critic(batch.state_action) - targets
         loss = (error * error).mean() * 2
@@ -152,7 +154,7 @@ class TwinDelayed:
         self._actor_adam.step(*torch.autograd.grad(loss, self.policy.network.flat))
 
     def _value(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.critic(torch.cat((obs, action), 1), frozen=True)[0]
+        return self.critic(self.scaling.join(obs, action), frozen=True)[0]
 
     def _gradient(self, obs: Tensor, action: Tensor) -> Tensor:
         at = action.detach().requires_grad_()
