@@ -25,6 +25,33 @@ __all__ = [
 ]
 
 
+def numbers(values: Any, name: str) -> np.ndarray:
+    """Read a finite float64 array of any shape.
+
+    Args:
+        values: Numbers.
+        name: What they are, for the message.
+
+    Returns:
+        The array.
+
+    Raises:
+        InvalidValueError: If they are no finite numbers, or ragged.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        array = np.array(values)
+        if array.dtype.kind not in "iuf":
+            raise TypeError(f"its dtype is {array.dtype}")
+        array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f"{name} is no array of numbers: {error}; give finite numbers") from error
+    if not np.isfinite(array).all():
+        raise InvalidValueError(f"{name} holds NaN or infinite entries; give finite numbers")
+    return array
+
+
 def vector(values: Any, name: str) -> np.ndarray:
     """Read a finite float64 vector.
 
@@ -36,20 +63,11 @@ def vector(values: Any, name: str) -> np.ndarray:
         The vector.
 
     Raises:
-        InvalidTypeError: If they are not numbers.
-        InvalidValueError: If they are no finite vector.
+        InvalidValueError: If they are no finite vector of numbers.
     """
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    try:
-        array = np.array(values)
-        if array.dtype.kind not in "iuf":
-            raise TypeError(f"its dtype is {array.dtype}")
-        array = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"{name} is no vector of numbers: {error}") from error
-    if array.ndim != 1 or not np.isfinite(array).all():
-        raise InvalidValueError(f"{name} has shape {array.shape} or entries that are not finite; give a finite vector")
+    array = numbers(values, name)
+    if array.ndim != 1:
+        raise InvalidValueError(f"{name} has shape {array.shape}; give a vector")
     return array
 
 
@@ -189,30 +207,3 @@ def from_user(function: Callable[[np.ndarray], Any], obs: Tensor | None, like: T
             f"{len(obs)} observations; return one finite entry per observation"
         )
     return torch.as_tensor(values, dtype=like.dtype, device=like.device)
-
-
-def numbers(values: Any, name: str) -> np.ndarray:
-    """Read a finite float64 array of any shape.
-
-    Args:
-        values: Numbers.
-        name: What they are, for the message.
-
-    Returns:
-        The array.
-
-    Raises:
-        InvalidValueError: If they are no finite numbers, or ragged.
-    """
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    try:
-        array = np.array(values)
-        if array.dtype.kind not in "iuf":
-            raise TypeError(f"its dtype is {array.dtype}")
-        array = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidValueError(f"{name} is no array of numbers: {error}") from error
-    if not np.isfinite(array).all():
-        raise InvalidValueError(f"{name} holds NaN or infinite entries")
-    return array
