@@ -102,6 +102,10 @@ def run(
     if claimed:
         lost = lowest - columns["entropy_dimension"]["valid_rate"].mean()
         report.add("entropy_gap", "valid rate lost with target entropy -d", lost, target="value >= 0.1")
+        for name in ("spre", "spro"):
+            highest, fewest = columns[name]["valid_rate"].max(), columns[name]["projections"].min()
+            report.add(f"{name}_highest", f"{name}'s valid rate, highest seed", highest, target="value <= 0.6")
+            report.add(f"{name}_fewest", f"{name}'s projections, fewest of a seed", fewest, target="value >= 1000")
     violations = sum(int(r["violations"]) for runs in found.values() for r in runs)
     report.add("executed_violations", "executed actions outside the set, all runs", violations, target="value == 0")
     return report.finish()

@@ -35,6 +35,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "no_arm": ("aram", {"use_arm": False}),
     "single_buffer": ("aram", {"dual_buffer": False}),
     "entropy_dimension": ("aram", {"target_entropy": "dimension"}),
+    "no_action_scaling": ("aram", {"action_scaling": "none"}),
     "fixed_91": ("aram", {"preference": (0.9, 0.1)}),
     "fixed_19": ("aram", {"preference": (0.1, 0.9)}),
     "morl": ("aram", {"preference": "dirichlet", "num_preferences": 4}),

@@ -12,6 +12,7 @@ from octavo_aram.constraints import (
     Box,
     Constraint,
     IntegerAllocation,
+    Intersection,
     L2Ball,
     LinearInequality,
     Oracle,
@@ -21,6 +22,7 @@ from octavo_aram.constraints import (
     Union,
 )
 from octavo_aram.registry import make_constraint
+from octavo_core.errors import InvalidValueError
 from scipy import stats
 
 Draw = Callable[[torch.Tensor, int], torch.Tensor]
@@ -307,3 +309,25 @@ def test_the_fallback_is_checked_too() -> None:
 def test_moves_of_a_walk_are_whole() -> None:
     with pytest.raises(TypeError, match="steps=2.5 is no whole number"):
         hit_and_run(L2Ball(0.1, action_dim=2), None, np.zeros(2), steps=2.5)
+
+
+@pytest.mark.parametrize("fallback", ["project", "hit_and_run"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda low, wide: LinearInequality(low, wide, action_dim=3),
+        lambda low, wide: Union([LinearInequality(low, wide, action_dim=3)] * 2),
+        lambda low, wide: Intersection([L2Ball(3.0, action_dim=3), LinearInequality(low, wide, action_dim=3)]),
+        lambda low, wide: Intersection(
+            [LinearInequality(low, wide, action_dim=3), LinearInequality(lambda obs: 2 * low(obs), wide, action_dim=3)]
+        ),
+    ],
+)
+def test_an_empty_state_is_named_by_its_row_in_the_batch(make: Any, fallback: str) -> None:
+    constraint = make(lambda obs: np.ones((len(obs), 1, 3)), lambda obs: 1 - 6 * np.abs(obs[:, :1]))
+    # Only the fourth state has no feasible action, and the first ones are soon done.
+    draw = lambda obs, n: np.full((len(obs), n, 3), -0.1)  # noqa: E731
+    obs = np.zeros((5, 4))
+    obs[3, 0] = 5.0
+    with pytest.raises(InvalidValueError, match=r"row 3\)"):
+        arm_sample(draw, obs, constraint, max_tries=2, fallback=fallback, warn=False)

@@ -7,9 +7,14 @@ import re
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
+import octavo_aram
 import pytest
+from octavo_aram.envs.registration import register_envs
+from octavo_core.checkpoint import load_checkpoint, save_checkpoint
 from octavo_core.cli import main
+from octavo_core.errors import InvalidValueError
 
 TINY = [
     *("--env", "octavo_aram/BSS3z-v0", "--constraint", "BSS3z", "--evaluate-every", "60", "--episodes", "1"),
@@ -216,3 +221,48 @@ def test_errors_of_the_users_constraint_are_the_users(run, tmp_path, fault):
     assert not out
     assert "Traceback" not in err
     assert f"users_fault.py', line {line}" in err
+
+
+@pytest.mark.parametrize(("words", "steps"), [([], 5000), (["--paper"], 1_500_000), (["--paper", "--steps", "70"], 70)])
+def test_the_papers_settings_bring_their_length(run, monkeypatch, words, steps):
+    seen = []
+
+    def note(settings, **_):
+        seen.append(settings.steps)
+        raise InvalidValueError("noted")
+
+    monkeypatch.setattr("octavo_aram.training.train", note)
+    assert run("train", *words)[0] == 2
+    assert seen == [steps]
+
+
+def test_runs_of_other_settings_are_compared_apart(run, tmp_path):
+    for name, words in (("a", []), ("b", ["--set", "penalty=3"])):
+        words = [*TINY, "--steps", 60, "--out", tmp_path / name, "--quiet", *words]
+        assert run("train", *words)[0] == 0
+    status, out, _ = run("compare", tmp_path / "a", tmp_path / "b")
+    assert status == 0
+    assert "seeds" not in out
+    assert re.search(r"aram +penalty=3", out)
+    status, out, _ = run("compare", tmp_path / "a", tmp_path / "b", "--json")
+    assert [(entry["settings"], entry["seeds"]) for entry in json.loads(out)["methods"]] == [("", 1), ("penalty=3", 1)]
+    status, out, _ = run("compare", tmp_path / "a")
+    assert "differs in" not in out
+
+
+def test_a_checkpoint_of_another_version_is_told(run, tmp_path):
+    assert run("train", *TINY, "--steps", 60, "--out", tmp_path, "--quiet")[0] == 0
+    (file,) = (tmp_path / "checkpoints").glob("*.safetensors")
+    state = load_checkpoint(file)
+    del state["action_shift"]
+    save_checkpoint(file, state)
+    status, _, err = run("eval", tmp_path)
+    assert status == 2
+    assert "lacks 'action_shift'" in err
+
+
+def test_names_as_they_are_told_can_be_used():
+    told = re.findall(r"``(\S+-v\d)``", register_envs.__doc__ or "")
+    assert len(told) == 7
+    assert set(told) <= set(gymnasium.registry)
+    assert octavo_aram.Routing.__module__ == "octavo_aram.envs.topology"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 
+import numpy as np
 import pytest
+import torch
 from octavo_aram.config import ARAMConfig, check_preference, config_from_json, config_to_json
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
@@ -83,3 +86,42 @@ def test_settings_are_copied():
     config = ARAMConfig(penalty=2)
     assert copy.deepcopy(config) == config
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("preference", np.array([0.5, 0.5]), (0.5, 0.5)),
+        ("preference", torch.tensor([0.25, 0.75], requires_grad=True), (0.25, 0.75)),
+        ("preference", [np.float32(0.25), torch.tensor(0.75)], (0.25, 0.75)),
+        (
+            "preference_schedule",
+            [(np.int64(0), [0.5, 0.5]), (9, np.array([0.25, 0.75]))],
+            ((0, (0.5, 0.5)), (9, (0.25, 0.75))),
+        ),
+        ("hidden", np.array([4, 4]), (4, 4)),
+        ("hidden", [8], (8,)),
+        ("seed", np.int64(3), 3),
+        ("penalty", np.float32(0.5), 0.5),
+        ("penalty", torch.tensor(2), 2),
+        ("augmented_capacity", np.array(7), 7),
+        ("use_arm", np.bool_(False), False),
+    ],
+)
+def test_scalars_and_arrays_become_plain_values(name, given, kept):
+    # The test run checks annotations of the constructor, which users' runs do not.
+    made = ARAMConfig.__new__(ARAMConfig)
+    inspect.unwrap(ARAMConfig.__init__)(made, **{name: given})
+    for config in (made, ARAMConfig().replace(**{name: given})):
+        value = getattr(config, name)
+        assert value == kept
+        assert type(value) is type(kept)
+        assert config == ARAMConfig(**{name: kept})
+        assert hash(config) == hash(ARAMConfig(**{name: kept}))
+        assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_entropy_that_is_not_finite_is_told_without_a_bound(value):
+    with pytest.raises(InvalidValueError, match="give a finite number$"):
+        ARAMConfig(target_entropy=value)

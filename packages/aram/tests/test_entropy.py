@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from octavo_aram.constraints import Box, L2Ball, LinearInequality, Orthoplex, SumEquality
 from octavo_aram.entropy import feasible_entropy
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8])
@@ -72,3 +72,18 @@ def test_states_matter_where_the_set_depends_on_them():
 def test_retention_must_be_a_share():
     with pytest.raises(InvalidValueError, match="retention"):
         feasible_entropy(L2Ball(0.05, action_dim=2), retention=1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"num_draws": 0}, "num_draws=0"),
+        ({"num_draws": -1}, "num_draws=-1"),
+        ({"num_draws": 1.5}, "num_draws=1.5"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": "a"}, "seed='a'"),
+    ],
+)
+def test_counts_and_seeds_are_whole(arguments, match):
+    with pytest.raises((InvalidTypeError, InvalidValueError), match=match):
+        feasible_entropy(L2Ball(0.05, action_dim=2), **arguments)

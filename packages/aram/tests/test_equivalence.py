@@ -92,6 +92,11 @@ def test_bad_numbers_are_refused() -> None:
         equivalence_holds(float("nan"), 0.0, (0.5, 0.5))
     with pytest.raises(ValueError, match="NaN"):
         required_kappa(float("nan"), (0.5, 0.5))
+    with pytest.raises(TypeError, match="reward_min='a'"):
+        required_kappa("a", (0.5, 0.5))
+    with pytest.raises(TypeError, match="kappa='a'"):
+        equivalence_holds("a", -1.0, (0.5, 0.5))
+    assert required_kappa(-np.inf, (0.5, 0.5)) == np.inf
     mdp = random_mdp()
     with pytest.raises(ValueError, match="kappa"):
         solve_augmented(mdp, -1.0, (0.5, 0.5))

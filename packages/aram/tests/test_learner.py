@@ -310,6 +310,27 @@ def test_critics_see_standardised_actions(method):
     assert torch.equal(seen.rewards, raw.rewards)
 
 
+@pytest.mark.parametrize("constraint", [BALL, Orthoplex([0, 1], 0.1)])
+def test_one_buffer_standardises_by_feasible_actions_alone(constraint):
+    agent = ARAM(Target(), constraint, SMALL.replace(dual_buffer=False, dtype="float64")).learn(40)
+    obs, actions = agent.buffer.observations(), agent.buffer.actions()
+    feasible = constraint.contains(obs, actions)
+    assert 0 < feasible.sum() < len(actions)
+    shift, scale = agent.core.scaling
+    seen = torch.from_numpy(actions[feasible]) * scale + shift
+    assert torch.allclose(seen.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-9)
+    assert torch.allclose(seen.std(0, correction=0), torch.ones(2, dtype=torch.float64), atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no volume")
+def test_one_buffer_without_feasible_actions_is_standardised_by_all():
+    # Every proposal is stored as it was drawn, and none lies on the line.
+    config = SMALL.replace(dual_buffer=False, store_proposal=True, max_tries=1)
+    agent = ARAM(Target(), Box([0.0, -1.0], [0.0, 1.0]), config).learn(45)
+    assert np.isfinite(agent.core.scaling.scale.numpy()).all()
+    assert agent.num_updates > 0
+
+
 def test_actions_can_be_left_as_they_are():
     agent = ARAM(Target(), BALL, SMALL.replace(action_scaling="none")).learn(60)
     assert agent.core.scaling.scale.tolist() == [1.0, 1.0]
@@ -328,6 +349,11 @@ def test_preference_schedule():
 def test_a_callback_stops_the_run():
     agent = ARAM(Target(), BALL, SMALL).learn(100, lambda a: a.num_steps < 30)
     assert agent.num_steps == 30
+
+
+def test_a_callback_that_is_no_function_is_refused():
+    with pytest.raises(InvalidTypeError, match="callback='x' cannot be called"):
+        ARAM(Target(), BALL, SMALL).learn(5, callback="x")
 
 
 def test_acceptance_too_rare_falls_back_and_does_not_stall():

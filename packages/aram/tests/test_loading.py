@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from octavo_aram.constraints import Constraint, IntegerAllocation, Intersection, L2Ball, Orthoplex, Union
 from octavo_aram.loading import constraint_from_mapping, load_constraint
-from octavo_aram.recorded import read_actions
+from octavo_aram.recorded import check_recorded, read_actions
 from octavo_aram.references import as_constraint
 
 FILES: dict[str, tuple[str, list[float], list[float]]] = {
@@ -69,7 +69,11 @@ def test_weights_from_the_observation_in_a_linear_constraint() -> None:
         ("{type: linear, b: [1]}", "either A or weights_from_obs"),
         ("{type: linear, A: [[1, 0], [-1, 0]], b: [-0.5, -0.5]}", "empty"),
         ("{type: linear, weights_from_obs: [-1], b: 1}", "indices >= 0"),
-        ("{type: orthoplex, weights_from_obs: [-1], limit: 1}", "indices"),
+        ("{type: orthoplex, weights_from_obs: [-1], limit: 1}", "weights_from_obs.*-1.*indices >= 0"),
+        ("{type: orthoplex, limit: 1}", "give either weights_from_obs or weights"),
+        ("{type: positive_power, limit: 1, weights: [1], weights_from_obs: [0]}", "either weights_from_obs or weights"),
+        ("{type: linear, A: [[1, 1]], b: [1, 2]}", "A has 1 rows and b 2 entries"),
+        ("{type: linear, weights_from_obs: [0, 1], b: [1, 2]}", "give one b"),
         ("{type: union, parts: []}", "at least 1"),
         ("{type: union, parts: [3]}", "mapping"),
         ("{type: named, id: H+X}", "no constraint is named"),
@@ -249,3 +253,19 @@ def test_tables_that_are_read_in_two_ways_are_refused(content: str, message: str
         read_actions(file)
     file.write_text("a0,a1,note,\n.1,.9,fine,\n.2,.1,fine,,\n")
     assert read_actions(file)[0].tolist() == [[0.1, 0.9], [0.2, 0.1]]
+
+
+@pytest.mark.parametrize("other", ["actions.csv", "sub/../actions.csv", "link.csv"])
+def test_projections_do_not_overwrite_the_recorded_actions(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
+    file = Path("actions.csv")
+    file.write_text("a0,a1,o0\n.9,.9,7\n")
+    Path("link.csv").symlink_to(file)
+    with pytest.raises(ValueError, match="give another file"):
+        check_recorded("actions.csv", L2Ball(0.02, action_dim=2), project=other)
+    assert file.read_text() == "a0,a1,o0\n.9,.9,7\n"
+    check_recorded("actions.csv", L2Ball(0.02, action_dim=2), project="nearest.csv")
+    np.testing.assert_allclose(read_actions("nearest.csv")[0], [[0.1, 0.1]], atol=1e-6)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -124,3 +127,32 @@ def test_a_preference_for_one_objective_is_told():
         evaluate(agent, Target(), episodes=1, preference=(0.1, 0.9))
     with pytest.warns(UserWarning, match="does not read preference"):
         agent.predict(np.zeros(3), (0.1, 0.9))
+
+
+def paths(state, above=""):
+    for name, value in state.items():
+        yield above + name
+        if isinstance(value, dict):
+            yield from paths(value, f"{above}{name}.")
+
+
+@pytest.mark.parametrize("method", ["aram", "lagrangian", "dpre"])
+def test_a_state_that_lacks_a_key_changes_nothing(method):
+    saved = make_agent(method, Target(), BALL, SMALL).learn(41).state_dict()
+    agent = make_agent(method, Target(), BALL, SMALL)
+    before = agent.core.critic.flat.detach().clone()
+    for path in paths(saved):
+        if path in {"method", "constraint"}:
+            continue
+        state = copy.deepcopy(saved)
+        *above, name = path.split(".")
+        parent = state
+        for key in above:
+            parent = parent[key]
+        del parent[name]
+        with pytest.raises(InvalidStateError, match=rf"lacks '{re.escape(path)}'.*another version.*train anew"):
+            agent.load_state_dict(state)
+    assert torch.equal(agent.core.critic.flat, before)
+    assert agent.num_steps == 0
+    agent.load_state_dict(saved)
+    assert agent.num_steps == 41

@@ -17,7 +17,7 @@ from octavo_aram.evaluation import evaluate
 from octavo_aram.learner import ARAM
 from octavo_aram.methods import make_agent
 from octavo_aram.training import RunSettings, load_run, train
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
 BALL = L2Ball(0.2, action_dim=2)
 # Where it allows little, it depends much on the place.
@@ -205,3 +205,63 @@ def test_a_factory_makes_environments_anew(tmp_path):
     with pytest.raises(InvalidValueError, match="an agent trains in this environment"):
         train(settings, env=lambda: env, constraint=BALL)
     assert not env.actions
+
+
+class Paying(Target):
+    """Pays what it is told to."""
+
+    pay = 0.0
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, self.pay, *rest
+
+
+@pytest.mark.parametrize("pay", [np.array([-1.0]), [-1.0], torch.tensor(-1.0), np.float32(-1.0), -1])
+def test_a_reward_of_one_entry_is_a_number(pay):
+    env = Paying()
+    env.pay = pay
+    agent = ARAM(env, BALL, SMALL).learn(3)
+    agent.envs.step(np.zeros((1, 2)))
+    assert agent.envs._returns[0] < 0
+    other = Paying()
+    other.pay = pay
+    assert evaluate(agent, gymnasium.wrappers.TimeLimit(other, 3), episodes=1).returns == (-3.0,)
+
+
+@pytest.mark.parametrize("pay", ["1", None, [1.0, 2.0], [[1.0], [1.0, 2.0]]])
+def test_other_rewards_are_refused_by_name(pay):
+    env = Paying()
+    env.pay = pay
+    with pytest.raises(InvalidTypeError, match="returned the reward"):
+        ARAM(env, BALL, SMALL).learn(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"episodes": "3"}, "episodes='3'"),
+        ({"episodes": 2.5}, "episodes=2.5"),
+        ({"episodes": 0}, "episodes=0"),
+        ({"draws_per_state": 1.5}, "draws_per_state=1.5"),
+    ],
+)
+def test_counts_and_seeds_of_an_evaluation_are_whole(arguments, match):
+    agent = ARAM(Target(), BALL, SMALL)
+    with pytest.raises((InvalidTypeError, InvalidValueError), match=match):
+        evaluate(agent, Target(), **arguments)
+    evaluate(agent, Target(), episodes=np.int64(1), seed=np.int64(1))
+
+
+@pytest.mark.parametrize("obs", ["abc", {"a": 1}, [[1.0, 2.0, 3.0], [1.0]], [np.nan, 0.0]])
+def test_observations_that_are_no_numbers_are_refused(obs):
+    with pytest.raises(InvalidValueError, match="the observation"):
+        ARAM(Target(), BALL, SMALL).predict(obs)
+
+
+def test_an_observation_may_be_a_tensor_with_gradient():
+    agent = ARAM(Target(), BALL, SMALL)
+    dim = agent.envs.observation_dim
+    np.testing.assert_array_equal(agent.predict(torch.zeros(dim, requires_grad=True)), agent.predict(np.zeros(dim)))

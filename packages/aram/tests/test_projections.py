@@ -425,3 +425,13 @@ def test_small_multipliers_count_in_the_gradient() -> None:
     steps = 1e-5 * np.eye(4)
     difference = (constraint.project(None, act + steps) - constraint.project(None, act - steps)).T / 2e-5
     np.testing.assert_allclose(exact, difference, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", list(CONVEX))
+def test_a_projection_stays_where_it_is(kind: str) -> None:
+    rng = np.random.default_rng(7)
+    for dim in (2, 3, 5, 6):
+        for _ in range(10):
+            constraint = CONVEX[kind](rng, dim)
+            once = constraint.project(None, rng.uniform(-3, 3, (50, dim)))
+            np.testing.assert_allclose(constraint.project(None, once), once, atol=1e-11)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from octavo_aram.constraints import L2Ball, Oracle, Orthoplex
 from octavo_aram.sb3 import valid_rate_callback, wrap_predict
 from octavo_aram.wrappers import ActionConstraintWrapper, AutoMDPWrapper, ExecutedActionAudit
-from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 
 sb3 = pytest.importorskip("stable_baselines3")
 
@@ -166,6 +168,13 @@ def test_bad_input_is_refused() -> None:
         wrap_predict(model, ball()).predict(np.zeros(3), state=(np.zeros(1),))
     with pytest.raises(InvalidValueError, match="window=0"):
         valid_rate_callback(0)
+    for window in ("a", 1.5):
+        with pytest.raises(InvalidTypeError, match="window"):
+            valid_rate_callback(window)
+    with pytest.raises(InvalidValueError, match="seed=-1"):
+        wrap_predict(model, ball(), seed=-1)
+    with pytest.raises(InvalidTypeError, match="seed='a'"):
+        wrap_predict(model, ball(), seed="a")
     with pytest.raises(InvalidTypeError, match="discrete"):
         wrap_predict(sb3.DQN("MlpPolicy", "CartPole-v1", device="cpu", buffer_size=10), ball())
 
@@ -198,3 +207,133 @@ def test_a_yaml_file_constrains_an_agent(tmp_path: Path) -> None:
         observation, *_ = audited.step(policy.predict(observation)[0])
     assert audited.executed == 20
     assert audited.violations == 0
+
+
+READS = Orthoplex([0, 1], 0.2)
+
+
+def augmented(**options: Any) -> AutoMDPWrapper:
+    return AutoMDPWrapper(Drift(), READS, kappa=50, preference=[0.5, 0.5], **options)
+
+
+class Doubled(gymnasium.Wrapper):
+    """Shows two observations at once, by no wrapper that is known."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (6,), np.float64)
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = self.env.reset(**options)
+        return np.tile(obs, 2), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return np.tile(obs, 2), *rest
+
+
+def vector(*makers: Any) -> Any:
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    return DummyVecEnv(list(makers))
+
+
+def hidden(maker: Any) -> Any:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    return SubprocVecEnv([maker], start_method="fork")
+
+
+def stacked(env: Any) -> Any:
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    return VecFrameStack(env, 2)
+
+
+def normalised(env: Any) -> Any:
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    return VecNormalize(env)
+
+
+def flat_frames(env: Any) -> Any:
+    return gymnasium.wrappers.FlattenObservation(gymnasium.wrappers.FrameStackObservation(env, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: stacked(vector(augmented)), "VecFrameStack"),
+        (lambda: normalised(stacked(vector(augmented))), "VecFrameStack"),
+        (lambda: gymnasium.wrappers.NormalizeObservation(augmented()), "NormalizeObservation"),
+        (lambda: gymnasium.wrappers.NormalizeObservation(Drift()), "NormalizeObservation"),
+        (lambda: flat_frames(augmented()), "FrameStackObservation"),
+        (lambda: hidden(lambda: gymnasium.wrappers.NormalizeObservation(augmented())), "NormalizeObservation"),
+        (lambda: Doubled(augmented()), r"shape \(6,\)"),
+        (lambda: augmented(constraint_obs=lambda obs: obs[1:]), "constraint_obs in AutoMDPWrapper"),
+    ],
+)
+def test_a_constraint_does_not_read_observations_that_were_changed_for_the_agent(make: Any, named: str) -> None:
+    env = make()
+    model = agent("SAC", env)
+    with pytest.raises(InvalidValueError, match=rf"{named}.*give constraint_obs"):
+        wrap_predict(model, READS)
+    wrap_predict(model, ball())
+    wrap_predict(model, READS, constraint_obs=lambda obs: obs[:2])
+    model.get_env().close()
+
+
+def test_other_layers_that_may_change_observations_are_told() -> None:
+    shifted = functools.partial(
+        gymnasium.wrappers.TransformObservation, func=lambda obs: obs + 1, observation_space=None
+    )
+    with pytest.warns(UserWarning, match="TransformObservation, which may change"):
+        wrap_predict(agent("SAC", shifted(augmented())), READS)
+
+
+def test_unchanged_and_extended_observations_are_read_as_they_are() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for env in (augmented(), augmented(append_preference=True), normalised(vector(augmented)), Drift()):
+            model = agent("SAC", env)
+            observations = np.random.default_rng(0).normal(size=(20, *model.observation_space.shape)) * 3
+            policy = wrap_predict(model, READS, action_space=augmented().action_space)
+            actions, _ = policy.predict(observations)
+            assert READS.contains(observations, actions.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_agent_on_stacked_observations_acts_feasibly_at_the_current_one(*, deterministic: bool) -> None:
+    model = agent("SAC", stacked(vector(augmented)))
+    audited = ExecutedActionAudit(Drift(), READS)
+    policy = wrap_predict(
+        model, READS, action_space=audited.action_space, constraint_obs=lambda obs: obs[-3:], fallback="project"
+    )
+    current, _ = audited.reset(seed=0)
+    before = np.zeros(3)
+    for _ in range(30):
+        action, _ = policy.predict(np.concatenate([before, current]), deterministic=deterministic)
+        before = current
+        current, _, _, truncated, _ = audited.step(action)
+        if truncated:
+            current, _ = audited.reset()
+    assert (audited.executed, audited.violations) == (30, 0)
+    batch = np.random.default_rng(0).normal(size=(40, 6)) * 3
+    actions, _ = wrap_predict(model, READS, constraint_obs=lambda obs: obs[-3:]).predict(batch)
+    assert READS.contains(batch[:, -3:], actions.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize(
+    ("read", "match"),
+    [(3, "constraint_obs=3"), (lambda obs: obs["a"], "constraint_obs failed"), (lambda obs: obs[:, None], "vector")],
+)
+def test_what_constraint_obs_returns_is_checked(read: Any, match: str) -> None:
+    model = agent("SAC", augmented())
+    with pytest.raises((InvalidTypeError, InvalidValueError, InvalidStateError), match=match):
+        wrap_predict(model, READS, constraint_obs=read).predict(np.zeros(3))
+
+
+def test_frames_are_stacked_before_they_are_normalised() -> None:
+    model = agent("SAC", stacked(normalised(vector(augmented))))
+    with pytest.raises(InvalidValueError, match="put VecNormalize outermost"):
+        wrap_predict(model, ball())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from learning_helpers import SMALL, Target
-from octavo_aram.compare import compare_runs, load_records, summarise
+from octavo_aram.compare import compare_runs, histories_by_label, load_records, summarise
 from octavo_aram.constraints import L2Ball
 from octavo_aram.evaluation import evaluate
 from octavo_aram.learner import ARAM
@@ -151,6 +153,10 @@ def test_figures():
     history = start().history
     for over in ("step", "seconds"):
         assert len(plot_runs({"ARAM": [history, history], "SPre": [history]}, over=over).axes) == 4
+    # Labels that name settings are long, and stay within the figure.
+    figure = plot_runs({f"ARAM, preference=dirichlet, action_scaling=none, penalty={i}": [history] for i in range(4)})
+    figure.canvas.draw()
+    assert figure.legends[0].get_window_extent().width <= figure.bbox.width
     assert len(plot_fronts({"ARAM": [(0.9, -8.0, "(0.9, 0.1)"), (1.0, -9.0, "(0.1, 0.9)")]}).axes) == 1
     with pytest.raises(InvalidValueError, match="nothing"):
         plot_runs({})
@@ -184,3 +190,115 @@ def test_counts_of_a_run_are_whole(tmp_path, count):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"num_envs": count}))
     with pytest.raises(InvalidStateError, match=r"settings\.json.*num_envs"):
         load_run(tmp_path)
+
+
+def test_counts_of_a_run_become_plain_integers(tmp_path):
+    settings = RunSettings(steps=np.int64(20), num_envs=torch.tensor(2), given=["env"])
+    assert settings == RunSettings(steps=20, num_envs=2, given=("env",))
+    assert {type(settings.steps), type(settings.num_envs)} == {int}
+    json.dumps(settings.to_json())
+
+
+def test_settings_given_as_arrays_are_kept_in_the_folder(tmp_path):
+    settings = replace(SETTINGS, steps=50, config=SMALL.replace(preference=np.array([0.25, 0.75])))
+    start(tmp_path, settings)
+    assert load_run(tmp_path, env=Target, constraint=BALL)[0].config.preference == (0.25, 0.75)
+
+
+def test_runs_of_other_settings_are_not_seeds(tmp_path):
+    others = {
+        "a": SETTINGS,
+        "b": replace(SETTINGS, config=SMALL.replace(seed=1)),
+        "c": replace(SETTINGS, config=SMALL.replace(penalty=3, preference="dirichlet")),
+        "d": replace(SETTINGS, steps=50),
+        "e": replace(SETTINGS, config=SMALL.replace(penalty=3, preference="dirichlet", seed=1), method="spre"),
+    }
+    for name, settings in others.items():
+        start(tmp_path / name, settings)
+    # A copy of a run is no further seed.
+    shutil.copytree(tmp_path / "a", tmp_path / "f")
+    records = load_records(sorted(tmp_path.iterdir()))
+    groups = {(group["method"], group["settings"]): group["seeds"] for group in summarise(compare_runs(records))}
+    other = "penalty=3, preference=dirichlet"
+    assert groups == {("aram", ""): 2, ("aram", other): 1, ("aram", "steps=50"): 1, ("spre", other): 1}
+    curves = histories_by_label(records)
+    assert {label: len(histories) for label, histories in curves.items()} == {
+        "ARAM": 3,
+        f"ARAM, {other}": 1,
+        "ARAM, steps=50": 1,
+        f"SPre, {other}": 1,
+    }
+
+
+def test_curves_of_several_tasks_are_told_apart(tmp_path):
+    start(tmp_path / "a", replace(SETTINGS, steps=50))
+    for name, change in (("b", {"env": "Other"}), ("c", {"constraint": "set"})):
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+        file = tmp_path / name / "settings.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    labels = list(histories_by_label(load_records(sorted(tmp_path.iterdir()))))
+    assert len(labels) == 3
+    assert labels[2].endswith(" under set")
+    assert " in Other" in labels[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('{"a": 1}', "it holds a dict"),
+        ("[]", "no evaluation"),
+        ("[5]", "row 1 is a int"),
+        ('[{"step": 5}]', "row 1 lacks 'return'"),
+        ('[{"step": "x"}]', "row 1 has step='x'"),
+        ("nonsense", "Expecting value"),
+    ],
+)
+def test_a_damaged_history_is_told(tmp_path, text, match):
+    start(tmp_path, replace(SETTINGS, steps=50))
+    (tmp_path / "history.json").write_text(text)
+    with pytest.raises(InvalidStateError, match=rf"history\.json.*{match}"):
+        load_records([tmp_path])
+    if text != "[]":
+        with pytest.raises(InvalidStateError, match=r"history\.json.*delete it"):
+            start(tmp_path, resume=True)
+
+
+def test_settings_that_lack_a_field_are_refused(tmp_path):
+    start(tmp_path, replace(SETTINGS, method="spre", steps=50))
+    file = tmp_path / "settings.json"
+    values = json.loads(file.read_text())
+    del values["method"]
+    file.write_text(json.dumps(values))
+    with pytest.raises(InvalidStateError, match=r"settings\.json.*lack method"):
+        load_run(tmp_path, env=Target, constraint=BALL)
+    with pytest.raises(InvalidStateError, match=r"settings\.json.*lack method"):
+        load_records([tmp_path])
+
+
+@pytest.mark.parametrize(("steps", "told"), [(30, True), (40, True), (41, False)])
+def test_a_run_within_its_warm_up_is_told(steps, told):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start(settings=replace(SETTINGS, steps=steps, episodes=1))
+    assert any("start_steps=40" in str(entry.message) for entry in caught) is told
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"settings": "x"}, InvalidTypeError, "settings is a str; give RunSettings"),
+        ({"env": Target()}, InvalidTypeError, "env is a Target; give a function .* lambda"),
+        ({"checkpoint_every": -1}, InvalidValueError, "checkpoint_every=-1"),
+        ({"checkpoint_every": 0}, InvalidValueError, "checkpoint_every=0"),
+        ({"checkpoint_every": 1.5}, InvalidTypeError, "checkpoint_every=1.5"),
+    ],
+)
+def test_arguments_that_train_refuses(options, error, match):
+    with pytest.raises(error, match=match):
+        train(**{"settings": SETTINGS, "env": Target, "constraint": BALL} | options)
+
+
+def test_load_run_refuses_an_environment_for_its_maker(tmp_path):
+    start(tmp_path, replace(SETTINGS, steps=50))
+    with pytest.raises(InvalidTypeError, match="env is a Target; give a function"):
+        load_run(tmp_path, env=Target(), constraint=BALL)

@@ -610,3 +610,53 @@ def test_an_empty_set_is_told_with_its_state() -> None:
     obs, _ = wrapped.reset(seed=0)
     with pytest.raises(ValueError, match=rf"empty.*at the observation .*{obs[0]:.4f}.*widen"):
         wrapped.step(INSIDE)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (np.uint8, np.float32),
+        (np.int32, np.float64),
+        (np.float16, np.float16),
+        (np.float32, np.float32),
+        (np.float64, np.float64),
+    ],
+)
+def test_an_appended_preference_is_seen_whatever_the_observations_hold(given: Any, expected: Any) -> None:
+    class Counts(Cart):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = gym.spaces.Box(0, 200, (4,), given)
+
+        def reset(self, **options: Any) -> Any:
+            return np.array([1, 2, 3, 200], given), super().reset(**options)[1]
+
+    env = AutoMDPWrapper(Counts(), DISC, preference=(0.25, 0.75), append_preference=True)
+    obs, _ = env.reset(seed=0)
+    assert obs.dtype == env.observation_space.dtype == expected
+    assert obs.tolist() == [1, 2, 3, 200, 0.25, 0.75]
+    assert env.observation_space.contains(obs)
+
+
+def test_an_audit_around_the_constraint_is_sent_to_its_place() -> None:
+    for wrapped in (AutoMDPWrapper(Cart(), DISC, preference=(0.5, 0.5)), ActionConstraintWrapper(Cart(), DISC)):
+        audit = ExecutedActionAudit(gym.wrappers.TimeLimit(wrapped, 5), DISC)
+        audit.reset(seed=0)
+        with pytest.raises(ExecutedViolationError, match="put the audit inside, next to the environment"):
+            audit.step(OUTSIDE)
+
+
+def test_modes_and_options_of_another_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match="mode="):
+        ActionConstraintWrapper(Cart(), DISC, mode=["project"])
+    with pytest.raises(TypeError, match="options=3 is no mapping"):
+        AutoMDPWrapper(Cart(), DISC).reset(options=3)
+
+
+@pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
+def test_a_failing_extractor_is_told_at_the_reset(wrap: Any) -> None:
+    wrapped = wrap(Cart(), READS, constraint_obs=lambda obs: obs["state"])
+    with pytest.raises(RuntimeError, match="constraint_obs failed"):
+        wrapped.reset(seed=0)
+    with pytest.raises(RuntimeError, match="reset"):
+        wrapped.step(INSIDE)

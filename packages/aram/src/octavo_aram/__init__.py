@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         violation_penalty,
     )
     from octavo_aram.entropy import EntropyTarget, feasible_entropy
-    from octavo_aram.envs import BikeSharingEnv, NSFnetEnv, RewardMap, env_defaults, nsfnet_constraint_matrix
+    from octavo_aram.envs import BikeSharingEnv, NSFnetEnv, RewardMap, Routing, env_defaults, nsfnet_constraint_matrix
     from octavo_aram.equivalence import EquivalenceWarning, equivalence_holds, required_kappa
     from octavo_aram.evaluation import Evaluation, evaluate
     from octavo_aram.learner import ARAM
@@ -86,6 +86,7 @@ __all__ = [
     "Orthoplex",
     "PositivePower",
     "RewardMap",
+    "Routing",
     "RunSettings",
     "SumEquality",
     "TabularMDP",
@@ -190,7 +191,7 @@ _HOMES = {
         "radial_squash",
         "violation_penalty",
     ),
-    "envs": ("BikeSharingEnv", "NSFnetEnv", "RewardMap", "env_defaults", "nsfnet_constraint_matrix"),
+    "envs": ("BikeSharingEnv", "NSFnetEnv", "RewardMap", "Routing", "env_defaults", "nsfnet_constraint_matrix"),
     "sb3": ("FeasiblePredictor", "valid_rate_callback", "wrap_predict"),
     "training": ("RunSettings", "TrainingResult", "load_run", "train"),
 }

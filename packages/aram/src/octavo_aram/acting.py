@@ -16,6 +16,7 @@ from octavo_aram.action_range import ExecutedViolationError
 from octavo_aram.choice import Choice
 from octavo_aram.config import check_preference
 from octavo_aram.constraints import Constraint
+from octavo_aram.constraints._user import numbers
 from octavo_aram.counters import Counters, PhaseCounters
 from octavo_aram.environment import EnvGroup
 from octavo_aram.preferences import Preferences
@@ -175,16 +176,14 @@ class Acting(ABC):
 
         Raises:
             ExecutedViolationError: If no feasible action was found that this dtype can hold.
-            InvalidValueError: If the observation has the wrong length or is not finite, or the preference is off the
-                simplex.
+            InvalidValueError: If the observation holds no finite numbers or has the wrong length, or the preference is
+                off the simplex.
         """
-        array = np.asarray(obs, np.float64)
+        array = numbers(obs, "the observation")
         if array.ndim not in (1, 2) or array.shape[-1] != self.envs.observation_dim:
             raise InvalidValueError(
                 f"observation of shape {array.shape} does not fit; give ({self.envs.observation_dim},) or a batch"
             )
-        if not np.isfinite(array).all():
-            raise InvalidValueError("the observation is not finite; a feasible action cannot be told from it")
         weights = self.checked_weights(preference)
         with naming_the_state(self.constraint, np.atleast_2d(array), "in predict"):
             choice = self.choose(np.atleast_2d(array), weights, deterministic=deterministic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,14 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.constraints.combine import Union
 
-__all__ = ["ActionRange", "ExecutedViolationError", "refuse_normalized_observations", "refuse_wrapped_actions"]
+__all__ = [
+    "ActionRange",
+    "ExecutedViolationError",
+    "constraining_layer",
+    "observation_change",
+    "refuse_normalized_observations",
+    "refuse_wrapped_actions",
+]
 
 _REWRITING = {"NormalizeObservation", "RescaleObservation", "VecNormalize"}
 # Older frames come first in a stack, and delayed ones are not of the state that the action meets.
@@ -245,6 +252,24 @@ def _interior_points(
         return
 
 
+def observation_change(layer: Any) -> Literal["rescaled", "mixed", "unknown"] | None:
+    """Tell what a layer does to the observations below it.
+
+    Args:
+        layer: A Gymnasium wrapper or a Stable-Baselines3 vector environment.
+
+    Returns:
+        ``"rescaled"``, ``"mixed"`` (stacked or delayed), ``"unknown"``, or None for nothing.
+    """
+    names = {base.__name__ for base in type(layer).__mro__}
+    if names & _REWRITING and getattr(layer, "norm_obs", True):
+        return "rescaled"
+    if names & _MIXING:
+        return "mixed"
+    unknown = isinstance(layer, gym.ObservationWrapper) and type(layer).__name__ not in _HARMLESS
+    return "unknown" if unknown else None
+
+
 def refuse_normalized_observations(env: Any, constraint: Constraint, *, extracted: bool = False) -> None:
     """Refuse an environment whose observations were changed before the constraint can read them.
 
@@ -262,26 +287,42 @@ def refuse_normalized_observations(env: Any, constraint: Constraint, *, extracte
     """
     layer = env
     while constraint.needs_obs and layer is not None:
-        kind = type(layer).__name__
-        names = {base.__name__ for base in type(layer).__mro__}
-        if names & _REWRITING and getattr(layer, "norm_obs", True):
+        kind, change = type(layer).__name__, observation_change(layer)
+        if change == "rescaled":
             raise InvalidValueError(
                 f"{kind} changes the observations that {constraint!r} reads raw; put the constraint wrapper inside it "
                 "(next to the environment), or normalise outside"
             )
-        if not extracted and names & _MIXING:
+        if not extracted and change == "mixed":
             raise InvalidValueError(
                 f"{kind} stacks or delays the observations, so that {constraint!r} would read entries of an earlier "
                 "one; put the constraint wrapper inside it, or give the wrapper constraint_obs, a function that "
                 "extracts the current observation"
             )
-        if not extracted and isinstance(layer, gym.ObservationWrapper) and kind not in _HARMLESS:
+        if not extracted and change == "unknown":
             warnings.warn(
                 f"{kind} may change the observations that {constraint!r} reads; put the constraint wrapper inside "
                 "it, or give the wrapper constraint_obs, a function that extracts what the constraint is to read",
                 stacklevel=4,
             )
         layer = getattr(layer, "env", None) or getattr(layer, "venv", None)
+
+
+def constraining_layer(env: Any) -> str | None:
+    """Find a wrapper of this package that handles infeasible actions.
+
+    Args:
+        env: A Gymnasium environment.
+
+    Returns:
+        The name of the outermost one; None where there is none.
+    """
+    layer = env
+    while layer is not None:
+        if type(layer).__name__ in {"AutoMDPWrapper", "ActionConstraintWrapper"}:
+            return type(layer).__name__
+        layer = getattr(layer, "env", None)
+    return None
 
 
 def refuse_wrapped_actions(env: Any) -> None:
@@ -293,11 +334,8 @@ def refuse_wrapped_actions(env: Any) -> None:
     Raises:
         InvalidTypeError: If a layer of it is an ``AutoMDPWrapper`` or an ``ActionConstraintWrapper``.
     """
-    layer = env
-    while layer is not None:
-        if type(layer).__name__ in {"AutoMDPWrapper", "ActionConstraintWrapper"}:
-            raise InvalidTypeError(
-                f"the environment is wrapped in {type(layer).__name__}, but this learner handles infeasible actions "
-                "itself; give it the plain environment, env.env, and the constraint"
-            )
-        layer = getattr(layer, "env", None)
+    if kind := constraining_layer(env):
+        raise InvalidTypeError(
+            f"the environment is wrapped in {kind}, but this learner handles infeasible actions itself; give it the "
+            "plain environment, env.env, and the constraint"
+        )

@@ -136,7 +136,7 @@ class Agent(Acting):
     def _store(self, choice: Choice, obs: np.ndarray, rewards: np.ndarray, after: np.ndarray, over: np.ndarray) -> None:
         self.buffer.add(obs, choice.stored, rewards[:, None], after, over)
 
-    def learn(self, steps: int | Any, callback: Callable[[Agent], bool | None] | None = None) -> Agent:
+    def learn(self, steps: int | Any, callback: Callable[[Agent], bool | None] | Any = None) -> Agent:
         """Learn for a number of further environment steps, counted over all environments.
 
         Args:
@@ -149,12 +149,15 @@ class Agent(Acting):
         Raises:
             InvalidValueError: If the number of steps is negative or no integer, or no action is feasible at a state;
                 the message shows it.
+            InvalidTypeError: If the callback is no function.
             InvalidStateError: If an environment fails, the agent was loaded to predict only, or another agent was
                 given the environment since. After an exception within a step all environments are reset, with a
                 warning, before the next one.
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
             raise InvalidValueError(f"steps={steps!r}; give how many environment steps to learn for, an integer >= 0")
+        if callback is not None and not callable(callback):
+            raise InvalidTypeError(f"callback={callback!r} cannot be called; give a function of the agent")
         end = self.num_steps + steps
         with self.suitable_threads():
             while self.num_steps < end:
@@ -221,10 +224,14 @@ class Agent(Acting):
         if self._rescales_from_warmup:
             self._shift, self._scale = _standardisation(obs)
         if self.config.action_scaling == "warmup":
-            self._action_shift, self._action_scale = _standardisation(self.buffer.actions())
+            self._action_shift, self._action_scale = _standardisation(self._usual_actions())
         self._set_rescaling()
         self._set_target_entropy(obs)
         self._prepared = True
+
+    def _usual_actions(self) -> np.ndarray:
+        """Stored actions whose mean and deviation the critics' input is standardised by."""
+        return self.buffer.actions()
 
     def _set_target_entropy(self, obs: np.ndarray) -> None:
         if self.core.deterministic or not self.core.automatic:

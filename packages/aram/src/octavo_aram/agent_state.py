@@ -67,15 +67,19 @@ def restore_agent(
         global_random: Also put back the states of the process's global generators.
 
     Raises:
-        InvalidStateError: If it belongs to another method, environment, constraint or other settings.
+        InvalidStateError: If it belongs to another method, environment, constraint or other settings, or lacks
+            entries; the agent is then as it was.
     """
     own = {
         "method": agent.method,
         "env": env_id(agent.envs.envs[0]),
     }
     for name, value in own.items():
-        if state.get(name) != value:
-            raise InvalidStateError(f"the saved run has {name} {state.get(name)!r}, this one {value!r}")
+        if name in state and state[name] != value:
+            raise InvalidStateError(f"the saved run has {name} {state[name]!r}, this one {value!r}")
+    # The same method's state has the same entries; the target entropy's are there once learning has begun.
+    complete = agent.state_dict(buffers=state.get("buffer") is not None)
+    _refuse_missing(state, complete | {"entropy_target": EntropyTarget.__dataclass_fields__})
     if state.get("constraint_fingerprint") != agent.constraint_fingerprint:
         shown = state.get("constraint")
         same = " (printed alike, but with other numbers or functions)" if shown == repr(agent.constraint) else ""
@@ -116,3 +120,15 @@ def restore_agent(
         random = random_state() | {"generators": random["generators"]}
     # Last, because building and replaying may draw.
     restore_random_state(random, agent.generator, agent.walk, agent.rng)
+
+
+def _refuse_missing(state: Mapping[str, Any], own: Mapping[str, Any], above: str = "") -> None:
+    """Refuse a state that lacks entries which the agent's own has, at any depth."""
+    for name, value in own.items():
+        if name not in state:
+            raise InvalidStateError(
+                f"the saved run lacks {above + name!r}, as one does that another version of octavo-aram saved, and "
+                "cannot be loaded; train anew"
+            )
+        if isinstance(value, Mapping) and isinstance(state[name], Mapping):
+            _refuse_missing(state[name], value, f"{above}{name}.")

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int64
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor
 
+from octavo_aram.constraints._empty import renumbered
 from octavo_aram.constraints._hit_and_run import uniform_walk
 from octavo_aram.constraints._user import checked_count
 from octavo_aram.constraints.base import Array, Batch, Constraint
@@ -178,7 +179,8 @@ def arm_sample(
                 stacklevel=2,
             )
         seen = _rows(raw, todo) if constraint.needs_obs else None
-        replaced, n_projections = _fall_back(constraint, seen, last, fallback, generator, max_tries)
+        with renumbered(todo):
+            replaced, n_projections = _fall_back(constraint, seen, last, fallback, generator, max_tries)
         chosen.append((todo, replaced))
     action = _assemble(chosen, count, dim, states)
     rejected, rejected_row = _sorted_rejections(refused, dim, action)

@@ -10,7 +10,12 @@ import numpy as np
 from octavo_core.errors import InvalidStateError
 
 from octavo_aram.action_layers import refuse_changed_actions, refuse_vector_env
-from octavo_aram.action_range import ActionRange, ExecutedViolationError, refuse_normalized_observations
+from octavo_aram.action_range import (
+    ActionRange,
+    ExecutedViolationError,
+    constraining_layer,
+    refuse_normalized_observations,
+)
 from octavo_aram.constraints._user import checked_tolerance
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.observation_reader import ObservationReader
@@ -92,9 +97,16 @@ class ExecutedActionAudit(gym.Wrapper, gym.utils.RecordConstructorArgs):
             violation = float(self.constraint.violation(self._obs, seen))
             self.worst = max(self.worst, violation)
             if self.raise_on_violation:
+                inner = constraining_layer(self.env)
+                remedy = (
+                    "wrap the environment in ActionConstraintWrapper or AutoMDPWrapper"
+                    if inner is None
+                    else f"the audit saw a proposal that {inner} within it has yet to handle: put the audit inside, "
+                    f"next to the environment, {inner}(ExecutedActionAudit(env, constraint), constraint)"
+                )
                 raise ExecutedViolationError(
                     f"the action {np.array2string(seen, precision=4)} violates {self.constraint!r} by {violation:.3g} "
-                    "and was not executed; wrap the environment in ActionConstraintWrapper or AutoMDPWrapper"
+                    f"and was not executed; {remedy}"
                 )
         self.executed += 1
         # An exception in the step leaves an observation that may be stale.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,11 +42,18 @@ def train(
     env: EnvOption = "Reacher-v5",
     constraint: ConstraintOption = "Re+L2",
     method: Annotated[str, typer.Option("--method", help="Method; --list names them.")] = "aram",
-    steps: Annotated[int, typer.Option("--steps", help="Environment steps, over all environments.")] = 5000,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            help="Environment steps, over all environments.",
+            show_default="5000; with --paper 1500000",
+        ),
+    ] = None,
     num_envs: Annotated[int, typer.Option("--num-envs", help="Environments stepped side by side.")] = 1,
     evaluate_every: Annotated[int, typer.Option("--evaluate-every", help="Steps between evaluations.")] = 1000,
     episodes: Annotated[int, typer.Option("--episodes", help="Episodes of an evaluation.")] = 10,
-    paper: Annotated[bool, typer.Option("--paper", help="Start from the published settings.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Start from the published settings and length.")] = False,
     settings: SetOption = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for settings, history and checkpoints.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
@@ -58,6 +66,7 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train an agent under a constraint on its actions."""
+    from octavo_aram.config import PAPER_STEPS
     from octavo_aram.methods import METHODS
     from octavo_aram.training import RunSettings
     from octavo_aram.training import train as run
@@ -70,6 +79,8 @@ def train(
         raise InvalidValueError("--resume needs --out, the folder of the run to continue")
     _check_folder(out)
     config = _config(settings or [], paper=paper, seed=seed, device=device)
+    if steps is None:
+        steps = PAPER_STEPS if paper else RunSettings.steps
     chosen = RunSettings(env, constraint, method, steps, config, num_envs, evaluate_every, episodes)
     # Standard output is for the result; what an environment prints goes elsewhere.
     with contextlib.redirect_stdout(sys.stderr), console_progress(quiet=quiet or as_json) as progress:
@@ -129,7 +140,7 @@ def compare(
     from octavo_core.files import atomic_write
     from octavo_core.report import figure_png
 
-    from octavo_aram.compare import compare_runs, load_records, summarise
+    from octavo_aram.compare import compare_runs, histories_by_label, load_records, summarise
 
     _check_folder(out)
     records = load_records(folders)
@@ -140,19 +151,17 @@ def compare(
         from octavo_aram.plots import plot_runs
 
         atomic_write(out / "comparison.json", document + "\n")
-        tasks = {(record.settings.env, record.settings.constraint) for record in records}
-        histories: dict[str, list[Any]] = {}
-        for record in records:
-            task = f" on {record.settings.constraint}" if len(tasks) > 1 else ""
-            histories.setdefault(record.label + task, []).append(record.history)
+        histories = histories_by_label(records)
         for over in ("step", "seconds"):
             atomic_write(out / f"runs_over_{over}.png", figure_png(plot_runs(histories, over=over)))
     if as_json:
         print(document)
         return
-    _print_table(rows, _RUN_COLUMNS)
+    # Where runs differ by task, method and seed alone, the column would be empty.
+    hidden = set() if any(row["settings"] for row in rows) else {"settings"}
+    _print_table(rows, _RUN_COLUMNS, hidden)
     if any(entry["seeds"] > 1 for entry in methods):
-        _print_table(methods, _METHOD_COLUMNS)
+        _print_table(methods, _METHOD_COLUMNS, hidden)
     if out is not None:
         print(f"saved to {out}")
 
@@ -197,6 +206,7 @@ _RUN_COLUMNS = {
     "env": "environment",
     "constraint": "constraint",
     "method": "method",
+    "settings": "differs in",
     "seed": "seed",
     "step": "steps",
     "steps": "steps",
@@ -223,6 +233,7 @@ _METHOD_COLUMNS = {
     "env": "environment",
     "constraint": "constraint",
     "method": "method",
+    "settings": "differs in",
     "seeds": "seeds",
     "return": "return",
     "valid_rate": "valid rate",
@@ -281,11 +292,11 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_table(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+def _print_table(rows: list[dict[str, Any]], columns: dict[str, str], hidden: Set[str] = frozenset()) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shown = [name for name in columns if name in rows[0]]
+    shown = [name for name in columns if name in rows[0] and name not in hidden]
     table = Table(box=None, pad_edge=False)
     for name in shown:
         table.add_column(columns[name], justify="left" if isinstance(rows[0][name], str) else "right")

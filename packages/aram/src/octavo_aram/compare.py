@@ -1,8 +1,7 @@
-"""Finished runs side by side: one row a run, and one a method over its seeds."""
+"""Finished runs side by side: one row a run, and one over the seeds of each method and its settings."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
 
+from octavo_aram.config import config_to_json
 from octavo_aram.methods import method_label
-from octavo_aram.training import RunSettings
+from octavo_aram.run_settings import read_history, read_settings
 
-__all__ = ["RunRecord", "compare_runs", "load_records", "summarise"]
+__all__ = ["RunRecord", "compare_runs", "histories_by_label", "load_records", "summarise"]
 
 
 class RunRecord:
@@ -36,12 +36,15 @@ class RunRecord:
                 raise MissingFileError(
                     f"{str(self.folder)!r} holds no {file.name}; give folders that `octavo aram train --out` wrote"
                 )
+        self.settings = read_settings(self.folder)
         try:
-            self.settings = RunSettings.from_json(json.loads(settings.read_bytes()))
-            self.history: list[dict[str, Any]] = json.loads(history.read_bytes())
-            self._row = {name: self.history[-1][name] for name in _SHOWN}
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise InvalidStateError(f"the run in {str(self.folder)!r} cannot be read: {error}") from error
+            self.history = read_history(history, _SHOWN)
+            if not self.history:
+                raise InvalidValueError("it holds no evaluation")
+        except InvalidValueError as error:
+            raise InvalidStateError(
+                f"{str(history)!r} cannot be read as the history of a run ({error}); mend it, or leave this run out"
+            ) from error
 
     @property
     def label(self) -> str:
@@ -56,7 +59,30 @@ class RunRecord:
         """
         settings = self.settings
         names = {"env": settings.env, "constraint": settings.constraint, "method": settings.method}
-        return {**names, "seed": settings.config.seed, **self._row}
+        last = self.history[-1]
+        return {**names, "seed": settings.config.seed, **{name: last[name] for name in _SHOWN}}
+
+    def differences(self, other: RunRecord) -> str:
+        """Tell by which settings this run is another one; its task, method, seed and device are left out.
+
+        Args:
+            other: The run to compare with.
+
+        Returns:
+            For example ``"steps=90, penalty=3"``; empty if there are none.
+        """
+        theirs = other._decisive()
+        return ", ".join(f"{name}={value}" for name, value in self._decisive().items() if value != theirs[name])
+
+    def _decisive(self) -> dict[str, Any]:
+        """Settings whose runs may be averaged only if they agree."""
+        run = self.settings
+        names = ("num_envs", "evaluate_every", "episodes", "final_episodes")
+        # A stopped run is as long as it came.
+        length = {"steps": self.history[-1]["step"]}
+        config = config_to_json(run.config)
+        del config["seed"], config["device"]
+        return {**length, **{name: getattr(run, name) for name in names}, **config}
 
 
 _SHOWN = (
@@ -98,10 +124,31 @@ def compare_runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         records: The runs.
 
     Returns:
-        One row a run, by task and method.
+        One row a run, by task, method and ``settings``, which names what differs from the first of the runs.
     """
-    rows = [record.row() for record in records]
-    return sorted(rows, key=lambda row: (row["env"], row["constraint"], row["method"], row["seed"]))
+    rows = [{**record.row(), "settings": record.differences(records[0])} for record in records]
+    return sorted(rows, key=lambda row: (*_group(row), row["seed"]))
+
+
+def histories_by_label(records: Sequence[RunRecord]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Gather the curves for :func:`octavo_aram.plots.plot_runs`, in the groups of :func:`summarise`.
+
+    Args:
+        records: The runs.
+
+    Returns:
+        The histories of the seeds by label: the method, what differs from the first run, and the task where there are
+        several.
+    """
+    several_envs = len({record.settings.env for record in records}) > 1
+    several_constraints = len({record.settings.constraint for record in records}) > 1
+    curves: dict[str, list[list[dict[str, Any]]]] = {}
+    for record in records:
+        label = ", ".join(filter(None, (record.label, record.differences(records[0]))))
+        label += f" in {record.settings.env}" * several_envs
+        label += f" under {record.settings.constraint}" * several_constraints
+        curves.setdefault(label, []).append(record.history)
+    return curves
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -111,17 +158,18 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rows: What :func:`compare_runs` returned.
 
     Returns:
-        One row for each task and method: mean and smallest or largest of each figure.
+        One row for each task, method and its settings: number of seeds, mean and smallest or largest of each figure.
     """
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["env"], row["constraint"], row["method"]), []).append(row)
+        groups.setdefault(_group(row), []).append(row)
     return [
         {
             "env": env,
             "constraint": constraint,
             "method": method,
-            "seeds": len(group),
+            "settings": settings,
+            "seeds": len({row["seed"] for row in group}),
             "return": float(np.mean([row["return"] for row in group])),
             "return_range": [min(row["return"] for row in group), max(row["return"] for row in group)],
             "valid_rate": float(np.mean([row["valid_rate"] for row in group])),
@@ -131,5 +179,9 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "microseconds_per_action": float(np.median([row["microseconds_per_action"] for row in group])),
             "seconds": float(np.mean([row["seconds"] for row in group])),
         }
-        for (env, constraint, method), group in groups.items()
+        for (env, constraint, method, settings), group in groups.items()
     ]
+
+
+def _group(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["env"], row["constraint"], row["method"], row["settings"]

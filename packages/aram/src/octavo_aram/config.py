@@ -11,7 +11,10 @@ from typing import Any
 
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["ARAMConfig", "check_preference", "config_from_json", "config_to_json"]
+__all__ = ["PAPER_STEPS", "ARAMConfig", "check_preference", "config_from_json", "config_to_json", "plain_value"]
+
+PAPER_STEPS = 1_500_000
+"""Environment steps of a published run, which :meth:`ARAMConfig.paper` is for."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class ARAMConfig:
     """Settings of ARAM and of every method it is compared with.
 
     The defaults learn a task with a handful of actions in some thousand steps on one CPU core; :meth:`paper` gives the
-    published values, for millions of steps.
+    published values, for millions of steps. Scalars, arrays and tensors of NumPy and torch are kept as Python numbers
+    and tuples.
 
     Args:
         discount: Discount factor gamma in [0, 1).
@@ -55,10 +59,12 @@ class ARAMConfig:
         reward_scale: The learner sees reward / scale + offset; None for what suits the environment.
         reward_offset: See ``reward_scale``.
         observation_scaling: What the networks see: ``"warmup"`` shifts and scales by mean and deviation of the warm-up,
-            which stay as they are from then on; ``"auto"`` divides by the environment's ``observation_scale`` where it
-            has one and does as ``"warmup"`` elsewhere; ``"none"``. Constraints always read what the environment says.
+            at most 20-fold, which stay as they are from then on; ``"auto"`` divides by the environment's
+            ``observation_scale`` where it has one and does as ``"warmup"`` elsewhere; ``"none"``. Constraints always
+            read what the environment says.
         action_scaling: What the critics see of actions: ``"warmup"`` shifts and scales by mean and deviation of the
-            actions that the warm-up stored, so that a small feasible set fills their input; ``"none"``.
+            actions that the warm-up stored (not of rejected ones), at most 20-fold, so that a small set fills their
+            input as far as that allows; ``"none"``.
         store_proposal: After T failures store the infeasible proposal, with the penalty, beside the outcome of the
             executed action, as the reference code does; otherwise the executed action itself is stored.
         use_arm: Ablation: False draws once instead of up to T times.
@@ -134,6 +140,8 @@ class ARAMConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):
+            object.__setattr__(self, entry.name, plain_value(getattr(self, entry.name)))
         _validate({entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)})
         if self.batch_size > self.buffer_capacity:
             raise InvalidValueError(
@@ -148,7 +156,7 @@ class ARAMConfig:
 
     @classmethod
     def paper(cls, **changes: Any) -> ARAMConfig:
-        """Return the published settings: multi-objective, with snapshots, for runs of a million steps.
+        """Return the published settings: multi-objective, with snapshots, for runs of :data:`PAPER_STEPS` steps.
 
         Args:
             **changes: Values that differ.
@@ -188,8 +196,9 @@ class ARAMConfig:
             InvalidValueError: If there is no such field, or a value is out of range.
         """
         _refuse_unknown(changes)
-        _validate(changes)
-        return dataclasses.replace(self, **changes)
+        plain = {name: plain_value(value) for name, value in changes.items()}
+        _validate(plain)
+        return dataclasses.replace(self, **plain)
 
 
 def _refuse_unknown(changes: Mapping[str, Any]) -> None:
@@ -282,6 +291,23 @@ def check_preference(preference: Any, *, size: int = 2) -> tuple[float, ...]:
     return weights
 
 
+def plain_value(value: Any) -> Any:
+    """Turn numbers of NumPy and torch into those of Python, which compare, hash and can be written as JSON.
+
+    Args:
+        value: A scalar, an array, a tensor, a sequence of them, or anything else.
+
+    Returns:
+        Python scalars, tuples for what has entries; anything else as it is.
+    """
+    # Both libraries have this method; importing torch here would slow the command line down.
+    if callable(getattr(value, "tolist", None)):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(plain_value(item) for item in value)
+    return value
+
+
 def config_to_json(config: ARAMConfig) -> dict[str, Any]:
     """Return the settings as JSON-ready fields.
 
@@ -292,10 +318,10 @@ def config_to_json(config: ARAMConfig) -> dict[str, Any]:
         Values by field name, with lists for sequences.
     """
 
-    def plain(value: Any) -> Any:
-        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+    def listed(value: Any) -> Any:
+        return [listed(item) for item in value] if isinstance(value, tuple) else value
 
-    return {entry.name: plain(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
+    return {entry.name: listed(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
 
 
 def config_from_json(values: Any) -> ARAMConfig:
@@ -313,8 +339,7 @@ def config_from_json(values: Any) -> ARAMConfig:
     """
     if not isinstance(values, Mapping):
         raise InvalidTypeError(f"settings are given by name, not as {type(values).__name__}; write {{name: value}}")
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return ARAMConfig().replace(**plain)
+    return ARAMConfig().replace(**values)
 
 
 def _validate(values: Mapping[str, Any]) -> None:
@@ -386,7 +411,8 @@ def _check_number(name: str, value: Any, low: float, high: float, *, closed_high
     below_high = value <= high if closed_high else value < high
     if not math.isfinite(value) or not low <= value or not below_high:
         upper = "" if high == math.inf else f" and {'at most' if closed_high else 'below'} {high:g}"
-        raise InvalidValueError(f"{name}={value} is out of range; give a finite number of at least {low:g}{upper}")
+        lower = "" if low == -math.inf else f" of at least {low:g}"
+        raise InvalidValueError(f"{name}={value} is out of range; give a finite number{lower}{upper}")
 
 
 def _check_word_or_number(name: str, value: Any, words: tuple[str, ...], *, positive: bool = False) -> None:

@@ -17,6 +17,7 @@ from octavo_core.device import torch_generator
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_aram.arm import hit_and_run
+from octavo_aram.constraints._user import checked_count
 from octavo_aram.constraints.combine import Union
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def feasible_entropy(
     obs: np.ndarray | None = None,
     *,
     retention: float | None = None,
-    num_draws: int = _DRAWS,
-    seed: int = 0,
+    num_draws: int | Any = _DRAWS,
+    seed: int | Any = 0,
 ) -> EntropyTarget:
     """Choose the target entropy from the feasible volume.
 
@@ -73,14 +74,15 @@ def feasible_entropy(
         obs: Observations to average over, (states, observations), where the set depends on them.
         retention: Share of the draws to keep, in (0, 1); by default 0.95 for at most two actions, 0.925 for three and
             0.9 for more.
-        num_draws: Uniform draws that look for feasible points.
+        num_draws: Uniform draws that look for feasible points, at least 1.
         seed: Seed of the draws.
 
     Returns:
         The target.
 
     Raises:
-        InvalidValueError: If the retention is out of range, or observations are needed and missing.
+        InvalidValueError: If the retention or a count is out of range, or observations are needed and missing.
+        InvalidTypeError: If ``num_draws`` or ``seed`` is not whole.
         UnseenVolumeError: If uniform draws miss the set, and it has no volume or knows no interior point.
 
     Source: beyond the paper, which fixes the temperature. On sets of full dimension the value is close to minus the
@@ -89,6 +91,7 @@ def feasible_entropy(
     lies near the border, so that one retention would demand ever smaller deviations: hence the default.
     """
     dim = constraint.action_dim
+    num_draws, seed = checked_count(num_draws, "num_draws", least=1), checked_count(seed, "seed")
     if retention is None:
         retention = 1.0 - min(max(_LOSS_PER_ACTION * dim, _LEAST_LOSS), _LARGEST_LOSS)
     if not 0 < retention < 1:

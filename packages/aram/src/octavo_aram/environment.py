@@ -16,6 +16,7 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 
 from octavo_aram.action_range import ActionRange
 from octavo_aram.envs.defaults import RewardMap, env_defaults
+from octavo_aram.observation_reader import single_reward
 from octavo_aram.ownership import base_of, hold, keep_hold
 from octavo_aram.user_code import user_errors
 
@@ -111,6 +112,7 @@ class EnvGroup:
 
         Raises:
             InvalidValueError: If an environment returns a number that is not finite.
+            InvalidTypeError: If a reward is not one number.
             InvalidStateError: If an environment fails; the message names its file and line. Every later step is
                 refused until :meth:`recover` was called.
         """
@@ -126,7 +128,7 @@ class EnvGroup:
             with user_errors(f"a step of the environment {self.name!r}"):
                 obs, reward, over, truncated, _ = env.step(scaled[index])
             with user_errors(f"reading a step of the environment {self.name!r}"):
-                after[index], rewards[index] = obs, reward
+                after[index], rewards[index] = obs, single_reward(reward)
                 terminated[index], ended[index] = over, over or truncated
             self._returns[index] += rewards[index]
             self._actions[index].append(actions[index].copy())

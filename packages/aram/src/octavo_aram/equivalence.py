@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from octavo_core.errors import InvalidValueError
+
+from octavo_aram.constraints._user import checked_number
 
 __all__ = ["EquivalenceWarning", "checked_preference", "equivalence_holds", "required_kappa", "warn_unless_equivalent"]
 
@@ -46,7 +49,7 @@ def checked_preference(preference: Any) -> np.ndarray:
     return weights / weights.sum()
 
 
-def required_kappa(reward_min: float | int, preference: Any) -> float:
+def required_kappa(reward_min: float | int | Any, preference: Any) -> float:
     """Give the penalty above which the augmented MDP is equivalent to the constrained one.
 
     Args:
@@ -59,11 +62,13 @@ def required_kappa(reward_min: float | int, preference: Any) -> float:
 
     Raises:
         InvalidValueError: If ``reward_min`` is NaN or the preference is off the simplex.
+        InvalidTypeError: If ``reward_min`` is no number.
 
     Source:
         Proposition 1 and the condition that its proof needs (see the module docstring).
     """
     weight_reward, weight_constraint = checked_preference(preference)
+    reward_min = _real(reward_min, "reward_min")
     if math.isnan(reward_min):
         raise InvalidValueError("reward_min is NaN; give a lower bound of the learned reward")
     if reward_min >= 0 or weight_reward == 0:
@@ -71,7 +76,7 @@ def required_kappa(reward_min: float | int, preference: Any) -> float:
     return float(-weight_reward * reward_min / weight_constraint) if weight_constraint > 0 else math.inf
 
 
-def equivalence_holds(kappa: float | int, reward_min: float | int, preference: Any) -> bool:
+def equivalence_holds(kappa: float | int | Any, reward_min: float | int | Any, preference: Any) -> bool:
     """Tell whether the sufficient condition for equivalence holds.
 
     Args:
@@ -85,14 +90,21 @@ def equivalence_holds(kappa: float | int, reward_min: float | int, preference: A
 
     Raises:
         InvalidValueError: If kappa is negative or the preference is off the simplex.
+        InvalidTypeError: If kappa or ``reward_min`` is no number.
 
     Source:
         Proposition 1, with its condition.
     """
+    kappa = _real(kappa, "kappa")
     if not kappa >= 0:
         raise InvalidValueError(f"kappa={kappa} would reward violations; give kappa >= 0")
     bound = required_kappa(reward_min, preference)
     return bound == 0 or kappa > bound
+
+
+def _real(value: Any, name: str) -> float:
+    """A real number, infinite ones included."""
+    return float(value) if isinstance(value, Real) else checked_number(value, name)
 
 
 def warn_unless_equivalent(

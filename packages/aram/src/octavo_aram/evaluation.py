@@ -14,6 +14,7 @@ from octavo_core.errors import InvalidValueError
 
 from octavo_aram.abilities import naming_the_state
 from octavo_aram.agent import Agent
+from octavo_aram.constraints._user import checked_count
 from octavo_aram.environment import EnvGroup, listed_envs
 from octavo_aram.ownership import refuse_training_envs
 
@@ -71,11 +72,11 @@ def evaluate(
     agent: Agent,
     env: Any,
     *,
-    episodes: int = 10,
+    episodes: int | Any = 10,
     preference: Sequence[float | int] | None = None,
     deterministic: bool = True,
-    draws_per_state: int = 8,
-    seed: int = 0,
+    draws_per_state: int | Any = 8,
+    seed: int | Any = 0,
 ) -> Evaluation:
     """Run episodes with the current policy.
 
@@ -97,10 +98,12 @@ def evaluate(
     Raises:
         InvalidValueError: If a count is below 1, the environment is not of the agent's kind, an agent trains in it, or
             no action is feasible at a state.
+        InvalidTypeError: If a count or the seed is not whole.
         InvalidStateError: If an infeasible action was about to be executed.
     """
-    if episodes < 1 or draws_per_state < 1:
-        raise InvalidValueError(f"episodes={episodes} and draws_per_state={draws_per_state} must be at least 1")
+    episodes = checked_count(episodes, "episodes", least=1)
+    draws_per_state = checked_count(draws_per_state, "draws_per_state", least=1)
+    seed = checked_count(seed, "seed")
     weights = agent.checked_weights(preference)
     refuse_training_envs(listed_envs(env))
     group = EnvGroup(env, seed + _SEED_SHIFT)

@@ -130,6 +130,14 @@ class ARAM(Agent):
             loops = np.tile(self._loop_reward, (len(states), 1))
             self.buffer.add(states, choice.rejected, loops, states, np.zeros(len(states)))
 
+    def _usual_actions(self) -> np.ndarray:
+        actions = self.buffer.actions()
+        if self.config.dual_buffer or not self.config.use_automdp:
+            return actions
+        # One buffer holds the rejected proposals as well, whose deviation is that of the box.
+        feasible = self.constraint.contains(self._constraint_obs(self.buffer.observations()), actions)
+        return actions[feasible] if feasible.any() else actions
+
     def _watch_acceptance(self) -> None:
         """Tell once when projections and not proposals decide the actions."""
         counts = self.counters.training

@@ -49,11 +49,18 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _index(value: Any) -> Any:
+    value = _number(value)
+    if isinstance(value, int) and value < 0:
+        raise ValueError(f"{value} is no entry of the observation; give indices >= 0")
+    return value
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=10_000)]
 Matrix = Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
-Indices = Annotated[list[Whole], Field(min_length=1, max_length=10_000)]
+Indices = Annotated[list[Annotated[int, BeforeValidator(_index)]], Field(min_length=1, max_length=10_000)]
 Dimension = Annotated[Whole, Field(ge=1, le=_MAX_DIM)]
 
 
@@ -266,6 +273,7 @@ def _construct(spec: _Spec, env: Any, depth: int) -> Constraint:
         case _EllipsoidSpec():
             return Ellipsoid(_rectangular(spec.matrix, "matrix"), spec.bound, spec.center)
         case _WeightedSpec():
+            _one_of(spec, "weights_from_obs", "weights")
             kind = Orthoplex if spec.type == "orthoplex" else PositivePower
             return kind(spec.weights_from_obs, spec.limit, weights=spec.weights)
         case _LinearSpec():
@@ -283,19 +291,26 @@ def _construct(spec: _Spec, env: Any, depth: int) -> Constraint:
 
 
 def _linear(spec: _LinearSpec) -> Constraint:
-    if (spec.A is None) == (spec.weights_from_obs is None):
-        raise InvalidValueError("constraint of type 'linear': give either A or weights_from_obs")
+    _one_of(spec, "A", "weights_from_obs")
     bound = spec.b if isinstance(spec.b, list) else [spec.b]
     if spec.A is not None:
-        return LinearInequality(_rectangular(spec.A, "A"), bound)
-    indices = np.array(spec.weights_from_obs)
-    if len(bound) != 1 or (indices < 0).any():
+        rows = np.atleast_2d(_rectangular(spec.A, "A"))
+        if len(rows) != len(bound):
+            raise InvalidValueError(
+                f"constraint of type 'linear': A has {len(rows)} rows and b {len(bound)} entries; give as many of each"
+            )
+        return LinearInequality(rows, bound)
+    indices = spec.weights_from_obs or []
+    if len(bound) != 1:
         raise InvalidValueError(
-            "constraint of type 'linear': weights_from_obs makes one row, sum obs[i] a_i <= b; give one b and "
-            "indices >= 0"
+            "constraint of type 'linear': weights_from_obs makes one row, sum obs[i] a_i <= b; give one b"
         )
-    row = ObservedRow(tuple(indices.tolist()))
-    return LinearInequality(row, bound, action_dim=len(indices), min_obs_dim=int(indices.max()) + 1)
+    return LinearInequality(ObservedRow(tuple(indices)), bound, action_dim=len(indices), min_obs_dim=max(indices) + 1)
+
+
+def _one_of(spec: _WeightedSpec | _LinearSpec, first: str, second: str) -> None:
+    if (getattr(spec, first) is None) == (getattr(spec, second) is None):
+        raise InvalidValueError(f"constraint of type {spec.type!r}: give either {first} or {second}")
 
 
 def _rectangular(values: Any, name: str) -> np.ndarray:

@@ -16,6 +16,8 @@ __all__ = ["plot_fronts", "plot_runs"]
 # The palette of Okabe and Ito, which stays apart under the common colour-vision deficiencies; dashes repeat it.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", "--", "-.", ":")
+# Letters that fit beside each other above the panels; a line and the gap to it take about eight.
+_LEGEND_LETTERS = 110
 _PANELS = (
     ("return", "Return"),
     ("valid_rate", "Valid rate of raw draws"),
@@ -59,7 +61,8 @@ def plot_runs(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], *,
         elif name == "projections":
             ax.set_yscale("symlog", linthresh=1)
             ax.set_ylim(bottom=0)
-    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside upper center", ncols=5)
+    columns = max(1, min(5, _LEGEND_LETTERS // (max(map(len, histories)) + 8)))
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside upper center", ncols=columns)
     return figure
 
 

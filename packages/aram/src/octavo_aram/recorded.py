@@ -113,15 +113,20 @@ def check_recorded(
         constraint: A constraint, or the name of one.
         env: Environment from which indices and the range of the actions are taken; that of a known constraint if None.
         native: The actions are in the environment's units instead of [-1, 1].
-        project: CSV file to write the nearest feasible actions to.
+        project: CSV file to write the nearest feasible actions to; another one than ``file``.
 
     Returns:
         Counts, share and largest violation, JSON-ready.
 
     Raises:
-        InvalidValueError: If the file does not fit the constraint.
+        InvalidValueError: If the file does not fit the constraint, or the projections would overwrite it.
     """
     actions, obs = read_actions(file)
+    if project is not None and Path(project).exists() and Path(project).samefile(file):
+        raise InvalidValueError(
+            f"{str(project)!r} holds the recorded actions, which the projected ones would overwrite; give another file "
+            "to write to"
+        )
     entry = CONSTRAINTS.get(constraint) if isinstance(constraint, str) else None
     name = env or (entry.env_id if entry is not None and (native or entry.needs_env) else None)
     if native and name is None:

@@ -5,6 +5,7 @@ Train any agent on ``AutoMDPWrapper`` and deploy it through :func:`wrap_predict`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from octavo_aram.action_range import ActionRange, ExecutedViolationError
 from octavo_aram.arm import arm_sample
 from octavo_aram.constraints import Constraint
 from octavo_aram.constraints._user import checked_count, checked_number, numbers
+from octavo_aram.observation_reader import ObservationReader, refuse_changed_observations
 
 if TYPE_CHECKING:
     from stable_baselines3.common.callbacks import BaseCallback
@@ -65,6 +67,7 @@ class FeasiblePredictor:
         noise: Standard deviation, in normalised units, of Gaussian noise on candidates; default 0.1 for agents with a
             deterministic policy (TD3, DDPG), whose candidates would all be the same, otherwise 0.
         seed: Seed of that noise. Stochastic policies draw from torch's generator.
+        constraint_obs: Extracts what the constraint reads from the agent's observation; see :func:`wrap_predict`.
 
     Attributes:
         counts: A :class:`PredictCounts`.
@@ -72,7 +75,8 @@ class FeasiblePredictor:
     Raises:
         InvalidTypeError: If the agent's actions or observations are no vectors of real numbers, or its policy is
             recurrent, or the constraint has no projection and the fallback is ``"project"``.
-        InvalidValueError: If the constraint does not fit the spaces, or an argument is out of range.
+        InvalidValueError: If the constraint does not fit the spaces, an argument is out of range, or the constraint
+            reads observations that the agent sees changed and ``constraint_obs`` is missing.
     """
 
     def __init__(
@@ -85,14 +89,15 @@ class FeasiblePredictor:
         batch: int | None = None,
         fallback: str = "project",
         noise: float | int | None = None,
-        seed: int = 0,
+        seed: int | Any = 0,
+        constraint_obs: Callable[[Any], Any] | Any = None,
     ) -> None:
         if not isinstance(constraint, Constraint):
             raise InvalidTypeError(
                 f"constraint={constraint!r} is a {type(constraint).__name__}; give a Constraint, for a name that which "
                 "make_constraint(name, env) returns"
             )
-        self._own = ActionRange.of(model, constraint)
+        self._own = ActionRange.of(model, constraint, checked_obs=constraint_obs is None)
         self._target = self._own if action_space is None else ActionRange.of(_Space(action_space), None)
         if self._target.low.shape != self._own.low.shape:
             raise InvalidValueError(
@@ -123,7 +128,16 @@ class FeasiblePredictor:
             )
         self.model, self.constraint, self.counts = model, constraint, PredictCounts()
         self.max_tries, self.batch, self.fallback = max_tries, batch, fallback
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(checked_count(seed, "seed"))
+        self._reader = ObservationReader(constraint_obs, model.observation_space)
+        if constraint_obs is None:
+            refuse_changed_observations(model, constraint)
+        normalizer = self._normalizer()
+        if normalizer is not None and normalizer.observation_space.shape != model.observation_space.shape:
+            raise InvalidValueError(
+                f"VecNormalize sees observations of shape {normalizer.observation_space.shape} but the agent "
+                f"{model.observation_space.shape}; put VecNormalize outermost, around layers such as VecFrameStack"
+            )
 
     def predict(
         self,
@@ -136,7 +150,8 @@ class FeasiblePredictor:
 
         Args:
             observation: Raw observations [obs] or [batch, obs]. An agent trained within ``VecNormalize`` sees them
-                normalised; the constraint sees them as they are.
+                normalised as long as the model has that environment: give it to ``load(path, env=...)``, because a
+                model without one takes observations as they are. The constraint always sees them as they are.
             state: Not used; taken as by Stable-Baselines3.
             episode_start: Not used.
             deterministic: Take the agent's deterministic action instead of acceptance-rejection, projected if needed;
@@ -149,6 +164,7 @@ class FeasiblePredictor:
         Raises:
             InvalidTypeError: If a hidden state is given.
             InvalidValueError: If observations have another length than the agent's, or are not finite.
+            InvalidStateError: If ``constraint_obs`` fails.
             ExecutedViolationError: If an action leaves the set when rounded and no feasible one is near.
         """
         if state is not None:
@@ -163,23 +179,24 @@ class FeasiblePredictor:
                 f"observation of shape {raw.shape} does not fit the agent; give ({width},) or a batch"
             )
         rows = raw if raw.ndim == 2 else raw[None]
-        with naming_the_state(self.constraint, rows, "in predict"):
-            native = self._feasible(rows, deterministic=deterministic)
+        where = self._read(rows)
+        with naming_the_state(self.constraint, rows if where is None else where, "in predict"):
+            native = self._feasible(rows, where, deterministic=deterministic)
         return (native if raw.ndim == 2 else native[0]), None
 
-    def _feasible(self, rows: np.ndarray, *, deterministic: bool) -> np.ndarray:
-        """Feasible actions in the units of the target."""
+    def _feasible(self, rows: np.ndarray, where: np.ndarray | None, *, deterministic: bool) -> np.ndarray:
+        """Feasible actions in the units of the target, at what the constraint reads of the observations."""
         seen = self._as_the_agent_sees(rows)
         if deterministic:
             actions = self._own.from_env(self.model.policy.predict(seen, deterministic=True)[0])
-            feasible = np.asarray(self.constraint.contains(self._read(rows), actions))
+            feasible = np.asarray(self.constraint.contains(where, actions))
             outside = np.flatnonzero(~feasible)
             if outside.size:
-                where = self._read(rows[outside])
+                there = None if where is None else where[outside]
                 if self._projects:
-                    actions[outside] = self.constraint.project(where, actions[outside])
+                    actions[outside] = self.constraint.project(there, actions[outside])
                 else:
-                    actions[outside] = self.constraint.interior(where)
+                    actions[outside] = self.constraint.interior(there)
             self._count(len(rows), len(rows), int(feasible.sum()), len(outside) if self._projects else 0)
         else:
             first_block = max(2, min(16, _CANDIDATES_AT_ONCE // max(len(rows), 1)))
@@ -190,23 +207,33 @@ class FeasiblePredictor:
                 max_tries=self.max_tries,
                 batch=first_block if self.batch is None else self.batch,
                 fallback=self.fallback,
-                constraint_obs=rows,
+                constraint_obs=where,
             )
             first = int((info.accepted & (info.tries == 1)).sum())
             self._count(len(rows), int(info.tries.sum()), first, info.n_projections)
         try:
             # Rounding to the environment's units must not leave the set.
-            return self._target.to_env(self._target.settled(self.constraint, self._read(rows), actions))
+            return self._target.to_env(self._target.settled(self.constraint, where, actions))
         except ExecutedViolationError:
             self.counts.violations += 1
             raise
 
     def _read(self, rows: np.ndarray) -> np.ndarray | None:
-        return rows if self.constraint.needs_obs else None
+        if not self.constraint.needs_obs or self._reader.extract is None:
+            return rows if self.constraint.needs_obs else None
+        if not len(rows):
+            return np.zeros((0, self.constraint.min_obs_dim))
+        read = numbers([self._reader.read(row) for row in rows], "what constraint_obs returned")
+        if read.ndim != 2:
+            raise InvalidValueError(f"constraint_obs returned shape {read.shape[1:]} for an observation; give a vector")
+        return read
+
+    def _normalizer(self) -> Any:
+        find = getattr(self.model, "get_vec_normalize_env", None)
+        return find() if find is not None else None
 
     def _as_the_agent_sees(self, rows: np.ndarray) -> np.ndarray:
-        find = getattr(self.model, "get_vec_normalize_env", None)
-        normalizer = find() if find is not None else None
+        normalizer = self._normalizer()
         return rows if normalizer is None else normalizer.normalize_obs(rows)
 
     def _draw(self, rows: np.ndarray, count: int) -> np.ndarray:
@@ -242,7 +269,8 @@ def wrap_predict(
     batch: int | None = None,
     fallback: str = "project",
     noise: float | int | None = None,
-    seed: int = 0,
+    seed: int | Any = 0,
+    constraint_obs: Callable[[Any], Any] | Any = None,
 ) -> FeasiblePredictor:
     """Make the actions of a trained Stable-Baselines3 agent feasible.
 
@@ -260,13 +288,17 @@ def wrap_predict(
         fallback: What happens when tries run out, as for ``arm_sample``.
         noise: Exploration noise in normalised units; default 0.1 for deterministic policies (TD3, DDPG), otherwise 0.
         seed: Seed of that noise.
+        constraint_obs: Extracts what the constraint reads, raw and current, from one observation of the agent; needed
+            where the agent sees it stacked, rescaled or otherwise changed, e.g. ``lambda obs: obs[-4:]`` for the newest
+            of stacked frames, or a function that undoes a normalisation. ``VecNormalize`` needs none. A model without
+            its environment cannot tell whether one is needed.
 
     Returns:
         A predictor with ``predict`` as the model's, and ``counts``.
 
     Raises:
         InvalidTypeError: If actions or observations are no vectors of real numbers, or the policy is recurrent.
-        InvalidValueError: If the constraint does not fit the spaces.
+        InvalidValueError: If the constraint does not fit the spaces, or ``constraint_obs`` is missing.
 
     Source:
         Section 4.1 (ARM at deployment), beyond the paper for agents that are not its own.
@@ -280,10 +312,11 @@ def wrap_predict(
         fallback=fallback,
         noise=noise,
         seed=seed,
+        constraint_obs=constraint_obs,
     )
 
 
-def valid_rate_callback(window: int = 1000) -> BaseCallback:
+def valid_rate_callback(window: int | Any = 1000) -> BaseCallback:
     """Report how many of the agent's actions are feasible while it trains on this package's wrappers.
 
     Args:
@@ -296,9 +329,9 @@ def valid_rate_callback(window: int = 1000) -> BaseCallback:
     Raises:
         MissingDependencyError: If Stable-Baselines3 is not installed.
         InvalidValueError: If ``window`` is below 1.
+        InvalidTypeError: If ``window`` is not whole.
     """
-    if window < 1:
-        raise InvalidValueError(f"window={window} must be at least 1")
+    window = checked_count(window, "window", least=1)
     try:
         from stable_baselines3.common.callbacks import BaseCallback
     except ImportError as error:

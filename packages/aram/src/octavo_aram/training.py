@@ -2,102 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from octavo_core.checkpoint import CheckpointFolder
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
-from octavo_core.files import atomic_write, ensure_folder
+from octavo_core.files import ensure_folder
 from octavo_core.progress import ProgressCallback, no_progress
 
 from octavo_aram.agent import Agent, as_constraint
 from octavo_aram.buffers import memory_text
-from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
+from octavo_aram.config import plain_value
+from octavo_aram.constraints._user import checked_count
 from octavo_aram.env_loading import load_env
-from octavo_aram.environment import env_id
 from octavo_aram.evaluation import EVALUATION_PREFERENCES, evaluate
 from octavo_aram.interrupts import stoppable
 from octavo_aram.methods import make_agent
 from octavo_aram.ownership import refuse_training_envs
+from octavo_aram.run_settings import (
+    HISTORY,
+    RunSettings,
+    described,
+    read_history,
+    read_settings,
+    write_history,
+    write_settings,
+)
 from octavo_aram.user_code import user_errors
 
 __all__ = ["RunSettings", "TrainingResult", "load_run", "train"]
 
-_SETTINGS, _HISTORY = "settings.json", "history.json"
-_NEEDED = {"step", "seconds", "training_tries", "training_accepted"}
-_LONGEST_NAME = 200
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """A run, by names that can be written to a file.
-
-    Args:
-        env: Gymnasium id, ``module:make_env`` or ``file.py:make_env``.
-        constraint: Name of the registry, a YAML file, ``module:Class`` or ``file.py:Class``.
-        method: A name of :data:`octavo_aram.methods.METHODS`.
-        steps: Environment steps.
-        config: Settings of the method.
-        num_envs: Environments stepped side by side.
-        evaluate_every: Environment steps between evaluations.
-        episodes: Episodes of an evaluation.
-        final_episodes: Episodes of the last one; as many as of the others if None.
-        given: Which of ``"env"`` and ``"constraint"`` were given as objects; their names then only describe them, and
-            whoever loads the run gives them again.
-
-    Raises:
-        InvalidValueError: If a count is out of range.
-        InvalidTypeError: If a count is no integer.
-    """
-
-    env: str = "Reacher-v5"
-    constraint: str = "Re+L2"
-    method: str = "aram"
-    steps: int = 5000
-    config: ARAMConfig = field(default_factory=ARAMConfig)
-    num_envs: int | Any = 1
-    evaluate_every: int | Any = 1000
-    episodes: int | Any = 10
-    final_episodes: int | None = None
-    given: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "num_envs", "evaluate_every", "episodes", "final_episodes"):
-            value = getattr(self, name)
-            if value is None and name == "final_episodes":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidTypeError(f"{name}={value!r} is no whole number; give an integer of at least 1")
-            if value < 1:
-                raise InvalidValueError(f"{name}={value} is too small; give at least 1")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready fields.
-
-        Returns:
-            The fields.
-        """
-        return vars(self) | {"config": config_to_json(self.config), "given": list(self.given)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> RunSettings:
-        """Read what :meth:`to_json` returned.
-
-        Args:
-            values: The fields.
-
-        Returns:
-            The settings.
-        """
-        fields: dict[str, Any] = values | {"config": config_from_json(values["config"])}
-        return cls(**fields)
+_NEEDED = ("step", "seconds", "training_tries", "training_accepted")
 
 
 @dataclass
@@ -148,13 +88,13 @@ class TrainingResult:
 
 
 def train(
-    settings: RunSettings,
+    settings: RunSettings | Any,
     *,
-    env: Callable[[], Any] | None = None,
+    env: Callable[[], Any] | Any = None,
     constraint: Any = None,
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    checkpoint_every: int | None = None,
+    checkpoint_every: int | Any = None,
     progress: ProgressCallback = no_progress,
 ) -> TrainingResult:
     """Train, evaluate along the way, and keep the run in a folder.
@@ -176,14 +116,21 @@ def train(
     Raises:
         InvalidStateError: If the folder holds another run, or holds one already and ``resume`` is not given.
         MissingFileError: If there is nothing to resume.
-        InvalidValueError: If ``resume`` is given without a folder, or ``env`` returns the same object again.
+        InvalidValueError: If ``resume`` is given without a folder, ``env`` returns the same object again, or
+            ``checkpoint_every`` is below 1.
+        InvalidTypeError: If ``settings`` or ``env`` is of a kind that is not accepted.
     """
-    make = env or (lambda: load_env(settings.env))
+    if not isinstance(settings, RunSettings):
+        raise InvalidTypeError(f"settings is a {type(settings).__name__}; give RunSettings(env=..., constraint=...)")
+    every = settings.evaluate_every
+    if checkpoint_every is not None:
+        every = checked_count(plain_value(checkpoint_every), "checkpoint_every", least=1)
+    make = _maker(env, settings)
     with user_errors("making the environment"):
         envs = [make() for _ in range(settings.num_envs)]
     feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
     agent = make_agent(settings.method, envs, feasible, settings.config)
-    settings = _described(settings, None if env is None else envs[0], None if constraint is None else feasible)
+    settings = described(settings, None if env is None else envs[0], None if constraint is None else feasible)
     result = TrainingResult(settings, agent, [])
     checkpoints = None
     if folder is not None:
@@ -193,14 +140,19 @@ def train(
             _resume(result, Path(folder), checkpoints)
         # Only now: a run that is refused stays as it was.
         ensure_folder(folder)
-        atomic_write(Path(folder) / _SETTINGS, json.dumps(settings.to_json(), indent=2) + "\n")
+        write_settings(Path(folder), settings)
     elif resume:
         raise InvalidValueError("resume needs the folder of the run to continue")
     with user_errors("making the environment"):
         evaluation_env = make()
     refuse_training_envs([evaluation_env])
     clock = time.perf_counter() - (result.history[-1]["seconds"] if result.history else 0.0)
-    every = checkpoint_every or settings.evaluate_every
+    if settings.steps <= settings.config.start_steps:
+        warnings.warn(
+            f"steps={settings.steps:,} is no more than start_steps={settings.config.start_steps:,}, the uniform steps "
+            "before the updates begin, so that the policy stays untrained; raise steps, or lower start_steps",
+            stacklevel=2,
+        )
     description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
     try:
         with stoppable() as stop, agent.suitable_threads():
@@ -212,7 +164,7 @@ def train(
                 if ended or _crosses(before, agent.num_steps, settings.evaluate_every):
                     result.history.append(_measure(result, evaluation_env, time.perf_counter() - clock))
                     if folder is not None:
-                        _write_history(Path(folder), result.history)
+                        write_history(Path(folder), result.history)
                 if checkpoints is not None and (ended or _crosses(before, agent.num_steps, every)):
                     checkpoints.save(agent.num_steps, agent.state_dict())
             result.stopped = agent.num_steps < settings.steps
@@ -231,7 +183,7 @@ def load_run(
     folder: str | os.PathLike[str],
     *,
     device: str | None = None,
-    env: Callable[[], Any] | None = None,
+    env: Callable[[], Any] | Any = None,
     constraint: Any = None,
     predict_only: bool = False,
 ) -> tuple[RunSettings, Agent]:
@@ -250,11 +202,12 @@ def load_run(
     Raises:
         MissingFileError: If the folder holds no run, or no checkpoint yet.
         InvalidValueError: If the run was given its environment or constraint as an object and none is given now.
+        InvalidTypeError: If ``env`` is no function that makes one.
         InvalidStateError: If what is given is not that of the run, or files cannot be read.
     """
     from octavo_aram.methods import agent_from_state
 
-    settings = _read_settings(Path(folder))
+    settings = read_settings(Path(folder))
     for name, value in (("env", env), ("constraint", constraint)):
         if name in settings.given and value is None:
             raise InvalidValueError(
@@ -264,11 +217,21 @@ def load_run(
     found = _newest(CheckpointFolder(Path(folder) / "checkpoints"))
     if found is None:
         raise MissingFileError(f"no checkpoint in {str(folder)!r} yet; train longer")
-    make = env or (lambda: load_env(settings.env))
+    make = _maker(env, settings)
     with user_errors("making the environment"):
         envs = [make() for _ in range(1 if predict_only else settings.num_envs)]
     feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
     return settings, agent_from_state(found[1], envs, feasible, device=device, predict_only=predict_only)
+
+
+def _maker(env: Any, settings: RunSettings) -> Callable[[], Any]:
+    """What makes an environment of the run."""
+    if env is None:
+        return lambda: load_env(settings.env)
+    if not callable(env):
+        kind = type(env).__name__
+        raise InvalidTypeError(f"env is a {kind}; give a function that makes one, such as lambda: {kind}(...)")
+    return env
 
 
 def _measure(result: TrainingResult, env: Any, seconds: float) -> dict[str, Any]:
@@ -315,28 +278,9 @@ def _crosses(before: int, after: int, every: int) -> bool:
     return before // every != after // every
 
 
-def _described(settings: RunSettings, env: Any, constraint: Any) -> RunSettings:
-    """Settings as they are kept: objects by a description, files of the user's by their whole path."""
-    given = [name for name, value in (("env", env), ("constraint", constraint)) if value is not None]
-    return replace(
-        settings,
-        env=_whole_path(settings.env) if env is None else env_id(env),
-        constraint=_whole_path(settings.constraint) if constraint is None else repr(constraint)[:_LONGEST_NAME],
-        given=given,
-    )
-
-
-def _whole_path(name: str) -> str:
-    """A name whose file, if it names one, is found from any folder."""
-    location, colon, attribute = name.rpartition(":")
-    if colon and location.endswith(".py"):
-        return f"{Path(location).resolve()}:{attribute}"
-    return str(Path(name).resolve()) if name.lower().endswith((".yaml", ".yml")) else name
-
-
 def _check_folder(folder: Path, settings: RunSettings, checkpoints: CheckpointFolder, resume: bool) -> None:
     if resume:
-        saved = _read_settings(folder).to_json()
+        saved = read_settings(folder).to_json()
         mine = settings.to_json()
         # More steps continue a run further; all else makes it another one.
         differing = [
@@ -367,13 +311,11 @@ def _resume(result: TrainingResult, folder: Path, checkpoints: CheckpointFolder)
     found = _newest(checkpoints)
     if found is None:
         return
-    file = folder / _HISTORY
+    file = folder / HISTORY
     try:
-        rows = json.loads(file.read_bytes()) if file.is_file() else []
         # What later rows and summaries are computed from.
-        if not all(set(row) >= _NEEDED for row in rows):
-            raise ValueError("a row lacks a field")
-    except (ValueError, TypeError) as error:
+        rows = read_history(file, _NEEDED) if file.is_file() else []
+    except InvalidValueError as error:
         raise InvalidStateError(
             f"{str(file)!r} cannot be read as the history of a run ({error}); mend it, or delete it to continue "
             "without the rows so far"
@@ -381,25 +323,3 @@ def _resume(result: TrainingResult, folder: Path, checkpoints: CheckpointFolder)
     result.agent.load_state_dict(found[1], global_random=True)
     # A checkpoint can be older than the last row when the run was killed between the two.
     result.history = [row for row in rows if row["step"] <= found[0]]
-
-
-def _read_settings(folder: Path) -> RunSettings:
-    file = folder / _SETTINGS
-    if not file.is_file():
-        raise MissingFileError(f"no run in {str(folder)!r}; give a folder that `octavo aram train --out` wrote")
-    try:
-        return RunSettings.from_json(json.loads(file.read_bytes()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidStateError(f"{str(file)!r} cannot be read as the settings of a run: {error}") from error
-
-
-def _write_history(folder: Path, history: list[dict[str, Any]]) -> None:
-    atomic_write(folder / _HISTORY, json.dumps(_finite(history), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

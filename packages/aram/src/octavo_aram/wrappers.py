@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import gymnasium as gym
@@ -23,7 +23,7 @@ from octavo_aram.audit import ExecutedActionAudit, ExecutedViolationError
 from octavo_aram.constraints._user import checked_count, checked_number, checked_tolerance, numbers
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.equivalence import EquivalenceWarning, checked_preference, warn_unless_equivalent
-from octavo_aram.observation_reader import ObservationReader
+from octavo_aram.observation_reader import ObservationReader, numeric_reward, single_reward
 from octavo_aram.references import as_constraint
 
 __all__ = ["ActionConstraintWrapper", "AutoMDPWrapper", "ExecutedActionAudit", "ExecutedViolationError"]
@@ -93,7 +93,7 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._needs_reset = True
         obs, reward, terminated, truncated, info = self.env.step(native)
         self._reader.check(obs)
-        if not np.isfinite(_numeric(reward)).all():
+        if not np.isfinite(numeric_reward(reward)).all():
             raise InvalidValueError(f"the environment returned the reward {reward!r}, which is not finite; mend it")
         # A copy: the caller may overwrite what it is given.
         self._obs, self._needs_reset, self._loops = copy.deepcopy(obs), bool(terminated or truncated), 0
@@ -103,16 +103,11 @@ class _Constrained(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._needs_reset = True
         obs, info = self.env.reset(seed=seed, options=options)
         self._reader.check(obs)
-        self._obs, self._needs_reset, self._loops = copy.deepcopy(obs), False, 0
+        self._obs, self._loops = copy.deepcopy(obs), 0
+        # A constraint_obs that fails is told now, before anything is judged.
+        self._seen()
+        self._needs_reset = False
         return obs, info
-
-
-def _numeric(reward: Any) -> np.ndarray:
-    """A reward as numbers, one or several."""
-    values = np.asarray(reward)
-    if values.dtype.kind not in "biuf":
-        raise InvalidTypeError(f"the environment returned the reward {reward!r}; a finite number is needed")
-    return values
 
 
 class ActionConstraintWrapper(_Constrained):
@@ -144,13 +139,13 @@ class ActionConstraintWrapper(_Constrained):
         self,
         env: gym.Env | Any,
         constraint: Constraint | str | Any,
-        mode: str = "error",
+        mode: str | Any = "error",
         *,
         tol: float | int | Any = 1e-6,
         max_self_loops: int | Any = 100,
         constraint_obs: Callable[[Any], Any] | Any = None,
     ) -> None:
-        if mode not in {"error", "project", "reject"}:
+        if mode not in ("error", "project", "reject"):
             raise InvalidValueError(f"mode={mode!r} is not known; accepted: error, project, reject")
         gym.utils.RecordConstructorArgs.__init__(
             self,
@@ -220,7 +215,8 @@ class AutoMDPWrapper(_Constrained):
         reward_min: Lower bound of the environment's reward, if known: the equivalence is checked at once. In any
             case the smallest reward met is watched.
         max_self_loops: Cap on self-loops in a row.
-        append_preference: Append the preference to the observation (a vector then).
+        append_preference: Append the preference to the observation: a vector then, of floats also where the
+            environment's holds integers.
         vector: Force vector (``True``) or scalar (``False``) rewards.
         tol: Tolerance of the membership test.
         constraint_obs: Extracts the constraint's observation from that of the environment.
@@ -303,8 +299,12 @@ class AutoMDPWrapper(_Constrained):
         """
         self._next_preference = checked_preference(preference)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | Any | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; ``options={"preference": ...}`` sets the preference of this episode."""
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidTypeError(f'options={options!r} is no mapping; give one such as {{"preference": [0.5, 0.5]}}')
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         options = dict(options) if options else {}
@@ -331,12 +331,7 @@ class AutoMDPWrapper(_Constrained):
             penalty, extra["fallback"] = -self.kappa, True
             native, seen, extra["n_qp"] = self._projected(action)
         obs, reward, terminated, truncated, info = self._execute(native)
-        if _numeric(reward).size != 1:
-            raise InvalidTypeError(
-                f"the environment returned the reward {reward!r}; one number is needed, for a vector of them through a "
-                "wrapper that weighs them, such as mo_gymnasium.wrappers.LinearReward"
-            )
-        learned = float(np.asarray(reward).item()) / self.reward_scale + self.reward_offset
+        learned = single_reward(reward) / self.reward_scale + self.reward_offset
         self._watch(learned, stacklevel=3)
         extra |= {"self_loop": 0, "executed_action": seen}
         return self._shown(obs), *self._rewarded(learned, penalty, terminated, truncated, info | extra)
@@ -380,5 +375,7 @@ class AutoMDPWrapper(_Constrained):
 def _with_preference(space: gym.Space) -> gym.spaces.Box:
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
         raise InvalidTypeError(f"append_preference needs a vector observation, not {space}; flatten it first")
+    # Integers cannot hold a preference.
+    dtype = space.dtype if space.dtype.kind == "f" else np.result_type(space.dtype, np.float32)
     low, high = np.append(space.low, [0, 0]), np.append(space.high, [1, 1])
-    return gym.spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)
+    return gym.spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)

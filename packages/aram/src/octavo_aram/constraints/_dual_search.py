@@ -138,7 +138,7 @@ def _project_one(
 
 def _empty(limit: float, row: int) -> EmptySetError:
     return EmptySetError(
-        f"the feasible set is empty: no action in the box meets the limit {limit:g} (row {row}); change the limit"
+        f"the feasible set is empty: no action in the box meets the limit {limit:g}", row, "change the limit"
     )
 
 

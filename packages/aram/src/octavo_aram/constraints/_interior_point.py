@@ -51,8 +51,9 @@ def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Flo
         z, multipliers, solved = _solve_with_retries(goal, diagonal, torch.zeros_like(goal), scaled, dim)
         if not solved.all():
             raise EmptySetError(
-                f"the feasible set seems to be empty: no point meets all parts (row {int((~solved).nonzero()[0, 0])}); "
-                "loosen one of them, or check with interior()"
+                "the feasible set seems to be empty: no point meets all parts",
+                int((~solved).nonzero()[0, 0]),
+                "loosen one of them, or check with interior()",
             )
         solution = z[:, :dim]
     if not point.requires_grad:

@@ -143,8 +143,9 @@ def _within(
 
 def _empty(row: int) -> EmptySetError:
     return EmptySetError(
-        f"the feasible set is empty: the linear inequalities and the box [-1, 1]^d have no common point (row {row}); "
-        "loosen the bounds"
+        "the feasible set is empty: the linear inequalities and the box [-1, 1]^d have no common point",
+        row,
+        "loosen the bounds",
     )
 
 

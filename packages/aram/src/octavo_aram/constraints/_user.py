@@ -132,7 +132,8 @@ def checked_number(value: Any, name: str, *, least: float = -math.inf, hint: str
         raise InvalidTypeError(f"{name}={value!r} is no number; give a finite number")
     if not math.isfinite(value) or value < least:
         bound = "" if least == -math.inf else f" >= {least:g}"
-        raise InvalidValueError(f"{name}={value} {hint or 'is not accepted'}; give a finite number{bound}")
+        reason = hint if hint and value < least else "is not accepted"
+        raise InvalidValueError(f"{name}={value} {reason}; give a finite number{bound}")
     return float(value)
 
 

@@ -201,7 +201,9 @@ class Ellipsoid(Constraint):
             return project_diagonal_ellipsoid(act, quadratic, center, self.bound)
         clipped = clip(act, -1.0, 1.0)
         with torch.no_grad():
-            rows = (self._excess(obs, clipped)[:, 0] > 1e-14).nonzero()[:, 0]
+            # What the interior-point method returns counts as inside: it would move a point of the border by 1e-7.
+            rounding = max(min(1e-10 * self.bound, 1e-9), 1e-14)
+            rows = (self._excess(obs, clipped)[:, 0] > rounding).nonzero()[:, 0]
         if len(rows) == 0:
             return clipped
         if self.bound == 0:

@@ -13,7 +13,7 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_aram.constraints._dual_search import clip
-from octavo_aram.constraints._empty import EmptySetError
+from octavo_aram.constraints._empty import EmptySetError, renumbered
 from octavo_aram.constraints._interior_point import deepest_point, project_pieces
 from octavo_aram.constraints._pieces import merge_pieces, with_box
 from octavo_aram.constraints.base import Constraint, ConvexPieces, note_qp
@@ -119,14 +119,14 @@ def _first_interior(parts: tuple[Constraint, ...], obs: Tensor | None, act: Tens
         missing = missing[~there]
         if len(missing) == 0:
             return result
-    _refuse_empty(torch.ones_like(missing, dtype=torch.bool))
+    _refuse_empty(torch.isin(torch.arange(len(act), device=act.device), missing))
     return result
 
 
 def _refuse_empty(empty: Tensor) -> None:
     if empty.any():
         raise EmptySetError(
-            f"the feasible set is empty: no alternative of the union holds an action (row {int(empty.nonzero()[0, 0])})"
+            "the feasible set is empty: no alternative of the union holds an action", int(empty.nonzero()[0, 0])
         )
 
 
@@ -190,7 +190,8 @@ class Intersection(Constraint):
             if getattr(part, "tol", 0.0) > 0:
                 continue
             try:
-                candidate = part._nearest(chosen, act[todo])
+                with renumbered(todo):
+                    candidate = part._nearest(chosen, act[todo])
             except InvalidTypeError:
                 continue
             left = self._outside(chosen, candidate)
@@ -208,7 +209,8 @@ class Intersection(Constraint):
                 "Oracle(..., project=...), or choose another fallback"
             )
         note_qp(len(todo))
-        solved = project_pieces(act[todo], with_box(pieces, len(todo), self.action_dim, act))
+        with renumbered(todo):
+            solved = project_pieces(act[todo], with_box(pieces, len(todo), self.action_dim, act))
         return result.index_put((todo,), solved)
 
     def _outside(self, obs: Tensor | None, act: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ _ENVIRONMENTS: dict[str, tuple[str, int, dict[str, Any]]] = {
 def register_envs() -> None:
     """Register the environments with Gymnasium; those that are registered already stay as they are.
 
-    Ids: ``octavo_aram/BSS3z-v0``, ``BSS5z-v0``, ``NSFnetV2-v0``, ``NSFnetV3-v0``, ``NSFnetV2Fluid-v0``,
-    ``NSFnetV3Fluid-v0`` and ``HopperVel-v0``.
+    Ids: ``octavo_aram/BSS3z-v0``, ``octavo_aram/BSS5z-v0``, ``octavo_aram/NSFnetV2-v0``, ``octavo_aram/NSFnetV3-v0``,
+    ``octavo_aram/NSFnetV2Fluid-v0``, ``octavo_aram/NSFnetV3Fluid-v0`` and ``octavo_aram/HopperVel-v0``.
     """
     for name, (entry_point, steps, kwargs) in _ENVIRONMENTS.items():
         if f"{_NAMESPACE}/{name}" not in gymnasium.registry:
