@@ -247,7 +247,7 @@ def test_curves_of_several_tasks_are_told_apart(tmp_path):
     [
         ('{"a": 1}', "it holds a dict"),
         ("[]", "no evaluation"),
-        ("[5]", "row 1 is a int"),
+        ("[5]", "row 1 is of type int"),
         ('[{"step": 5}]', "row 1 lacks 'return'"),
         ('[{"step": "x"}]', "row 1 has step='x'"),
         ("nonsense", "Expecting value"),

@@ -144,7 +144,7 @@ def read_history(file: Path, names: Sequence[str]) -> list[dict[str, Any]]:
         raise InvalidValueError(f"it holds a {type(rows).__name__}, not a list of rows")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise InvalidValueError(f"row {number} is a {type(row).__name__}, not figures by name")
+            raise InvalidValueError(f"row {number} is of type {type(row).__name__}, not figures by name")
         for name in names:
             if name not in row:
                 raise InvalidValueError(f"row {number} lacks {name!r}")
