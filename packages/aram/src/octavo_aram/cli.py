@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Set
 from pathlib import Path
@@ -13,6 +12,8 @@ import typer
 from octavo_core.errors import InvalidValueError
 from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
 from octavo_core.progress import console_progress
+
+from octavo_aram.json_text import json_text
 
 if TYPE_CHECKING:
     from octavo_aram.config import ARAMConfig
@@ -87,7 +88,7 @@ def train(
         result = run(chosen, folder=out, resume=resume, progress=progress)
     summary = result.summary()
     if as_json:
-        print(json.dumps(_finite(summary), indent=2, allow_nan=False))
+        print(json_text(summary))
     elif not quiet:
         _print_table([summary], _RUN_COLUMNS)
         if out is not None:
@@ -125,7 +126,7 @@ def evaluate_run(
         )
     document = {"env": settings.env, "constraint": settings.constraint, "method": settings.method, **found.to_json()}
     if as_json:
-        print(json.dumps(_finite(document), indent=2, allow_nan=False))
+        print(json_text(document))
         return
     _print_table([document], _EVALUATION_COLUMNS)
 
@@ -146,7 +147,7 @@ def compare(
     records = load_records(folders)
     rows = compare_runs(records)
     methods = summarise(rows)
-    document = json.dumps(_finite({"runs": rows, "methods": methods}), indent=2, allow_nan=False)
+    document = json_text({"runs": rows, "methods": methods})
     if out is not None:
         from octavo_aram.plots import plot_runs
 
@@ -176,7 +177,7 @@ def list_constraints(as_json: JsonOption = False) -> None:
         for entry in CONSTRAINTS.values()
     ]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json_text(rows))
         return
     _print_table(rows, {"id": "constraint", "env": "environment", "actions": "actions", "feasible": "besides the box"})
 
@@ -195,7 +196,7 @@ def check_actions(
 
     found = check_recorded(file, constraint, env=env, native=native, project=project)
     if as_json:
-        print(json.dumps(_finite(found), indent=2, allow_nan=False))
+        print(json_text(found))
     else:
         _print_table([found], {name: name.replace("_", " ") for name in found})
     if found["infeasible"]:
@@ -280,16 +281,6 @@ def _check_folder(out: Path | None) -> None:
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidValueError(f"--out {str(out)!r} is a file; give a folder")
     check_out(out)
-
-
-def _finite(value: Any) -> Any:
-    import math
-
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_table(rows: list[dict[str, Any]], columns: dict[str, str], hidden: Set[str] = frozenset()) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from octavo_core.files import atomic_write
 from octavo_aram.config import ARAMConfig, config_from_json, config_to_json, plain_value
 from octavo_aram.constraints._user import checked_count
 from octavo_aram.environment import env_id
+from octavo_aram.json_text import json_text
 
 __all__ = [
     "HISTORY",
@@ -199,12 +199,4 @@ def write_history(folder: Path, history: list[dict[str, Any]]) -> None:
         folder: The run's folder.
         history: The rows.
     """
-    atomic_write(folder / HISTORY, json.dumps(_finite(history), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    atomic_write(folder / HISTORY, json_text(history, indent=1) + "\n")
