@@ -81,6 +81,8 @@ def ordered_losses(losses: Any) -> list[Any]:
         InvalidValueError: If there is no loss, or a mapping has other keys.
         InvalidTypeError: As for :func:`named_losses`.
     """
+    if isinstance(losses, list | tuple) and losses:
+        return list(losses)
     named = named_losses(losses, None)
     try:
         indices = loss_indices(named, len(named), "step")

@@ -401,8 +401,8 @@ class ConFIGOptimizer(torch.optim.Optimizer):
     def _aggregate(self, gradients: list[list[Tensor]], values: list[Tensor]) -> tuple[list[Tensor], float]:
         """The update, and a bound on its numbers (see :class:`Solution`)."""
         losses = [float(value) for value in values]
-        precision = coarsest_dtype(gradients)
         packed = _pack(gradients)
+        precision = packed.dtype if isinstance(packed, Tensor) else coarsest_dtype(gradients)
         if self.aggregator.needs_gradients:
             if self._reducer.active() == "sharded":
                 raise InvalidStateError(
@@ -481,7 +481,7 @@ def _pack(gradients: list[list[Tensor]]) -> Tensor | list[list[Tensor]]:
     first = gradients[0]
     total = len(gradients) * sum(gradient.numel() for gradient in first)
     alike = all(gradient.dtype == first[0].dtype and gradient.device == first[0].device for gradient in first)
-    if len(first) == 1 or total > _PACKED_ELEMENTS or not alike:
+    if total > _PACKED_ELEMENTS or not alike:
         return gradients
     flat = torch.cat([gradient.reshape(-1) for row in gradients for gradient in row])
     return flat.view(len(gradients), -1)
@@ -490,5 +490,7 @@ def _pack(gradients: list[list[Tensor]]) -> Tensor | list[list[Tensor]]:
 def _unpack(update: Tensor | list[Tensor], like: list[Tensor]) -> list[Tensor]:
     if not isinstance(update, Tensor):
         return update
+    if len(like) == 1:
+        return [update.to(like[0]).view(like[0].shape)]
     parts = update.to(like[0]).split([gradient.numel() for gradient in like])
     return [part.view(gradient.shape) for part, gradient in zip(parts, like, strict=True)]
