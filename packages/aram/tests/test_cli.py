@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -67,6 +69,11 @@ def test_train_resume_eval_compare(run, tmp_path):
         (["train", *TINY, "--constraint", "BSS4z"], "BSS4z"),
         (["train", *TINY, "--method", "dqn"], "dqn"),
         (["train", *TINY, "--set", "penalty"], "name=value"),
+        (["train", *TINY, "--set", "penalty="], "'penalty=' is no setting"),
+        (["train", *TINY, "--set", "=3"], "'=3' is no setting"),
+        (["train", *TINY, "--set", "penalty=" + "9" * 5000], "999...' cannot be read: Exceeds the limit (4300 digits)"),
+        (["train", *TINY, "--set", "penalty=" + "9" * 4000], "too large for float64"),
+        (["train", *TINY, "--set", "penalty=2020-13-45"], "'penalty=2020-13-45' cannot be read"),
         (["train", *TINY, "--set", "penalty=-1"], "penalty"),
         (["train", *TINY, "--set", "preference=[0.4, 0.4]"], "simplex"),
         (["train", *TINY, "--set", "no_such=1"], "no_such"),
@@ -266,3 +273,48 @@ def test_names_as_they_are_told_can_be_used():
     assert len(told) == 7
     assert set(told) <= set(gymnasium.registry)
     assert octavo_aram.Routing.__module__ == "octavo_aram.envs.topology"
+
+
+@pytest.mark.parametrize("command", [["train", *TINY], ["compare", "nowhere"]])
+def test_an_empty_folder_is_not_the_working_folder(run, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(*command, "--out", "")
+    assert status == 2
+    assert "the name is empty" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "advice"), [([], "nothing was saved"), (["--out", "run"], "continue with --resume")])
+def test_a_stopped_run_is_told_what_was_saved(run, tmp_path, monkeypatch, words, advice):
+    from octavo_aram.agent import Agent
+
+    monkeypatch.chdir(tmp_path)
+    step = Agent.step
+
+    def interrupted(agent):
+        step(agent)
+        if agent.num_steps == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Agent, "step", interrupted)
+    status, out, _ = run("train", *TINY, "--steps", 60, *words)
+    assert status == 0
+    assert "stopped at step 30; " in out
+    assert advice in out
+
+
+def test_a_file_of_the_users_imports_its_neighbours(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "neighbour_at_once.py").write_text("from learning_helpers import Target\n")
+    (tmp_path / "neighbour_later.py").write_text("LIMIT = 5\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from neighbour_at_once import Target\n\n"
+        "def make_env():\n"
+        "    from neighbour_later import LIMIT\n"
+        "    return Target(limit=LIMIT)\n"
+    )
+    (tmp_path / "ball.yaml").write_text("type: l2_ball\nradius2: 0.2\naction_dim: 2\n")
+    words = ["--steps", 60, "--set", "start_steps=40", "--set", "batch_size=16", "--episodes", 1]
+    status, _, err = run("train", "--env", f"{file}:make_env", "--constraint", tmp_path / "ball.yaml", *words)
+    assert status == 0, err

@@ -39,6 +39,8 @@ from octavo_aram.registry import make_constraint
         (lambda: Orthoplex([-1, 1], 1.0), "indices"),
         (lambda: Orthoplex([], 1.0), "indices"),
         (lambda: Orthoplex([0.5], 1.0), "indices"),
+        (lambda: Orthoplex([2**63], 1.0), "indices >= 0, at most"),
+        (lambda: Orthoplex([10**20], 1.0), "indices >= 0, at most"),
         (lambda: Orthoplex(limit=1.0), "either"),
         (lambda: PositivePower([0], 1.0, weights=[1.0]), "either"),
         (lambda: PositivePower(weights=[float("inf")], limit=1.0), "finite"),

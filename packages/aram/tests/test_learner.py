@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 
 import gymnasium
@@ -125,6 +127,36 @@ def test_resuming_with_random_preferences_and_snapshots(dtype, tmp_path):
     resumed.learn(30)
     assert states_equal(comparable(whole), comparable(resumed))
     assert whole.core.policy.network.flat.dtype == getattr(torch, dtype)
+
+
+def pickled(agent):
+    return pickle.loads(pickle.dumps(agent))  # noqa: S301 - just pickled
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("method", ["aram", "spre+", "dpro", "optlayer"])
+def test_a_copy_learns_as_the_original(method, duplicate):
+    config = SMALL.replace(num_snapshots=2, snapshot_start=5, snapshot_every=7)
+    original = make_agent(method, [Target(), Target()], BALL, config).learn(56)
+    twin = duplicate(original)
+    before = comparable(duplicate(original))
+    original.learn(30)
+    assert states_equal(comparable(twin), before)
+    twin.learn(30)
+    assert states_equal(comparable(original), comparable(twin))
+    assert np.array_equal(original.predict(np.ones(3)), twin.predict(np.ones(3)))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+def test_a_copy_saves_and_takes_what_it_predicts_by(duplicate, tmp_path):
+    original = ARAM(Target(), BALL, SMALL).learn(50)
+    twin = duplicate(original).learn(50)
+    loaded = Agent.load(twin.save(tmp_path / "a.safetensors"), Target(), BALL, predict_only=True)
+    obs = np.array([0.5, -0.5, 0.5])
+    assert np.array_equal(loaded.predict(obs), twin.predict(obs))
+    assert not np.array_equal(original.predict(obs), twin.predict(obs))
+    twin.load_state_dict(original.state_dict(), predict_only=True)
+    assert np.array_equal(original.predict(obs), twin.predict(obs))
 
 
 def test_a_seed_decides_the_run_and_another_gives_another():
@@ -346,9 +378,36 @@ def test_preference_schedule():
     assert seen[-1] == pytest.approx(0.1)
 
 
-def test_a_callback_stops_the_run():
-    agent = ARAM(Target(), BALL, SMALL).learn(100, lambda a: a.num_steps < 30)
+@pytest.mark.parametrize("kind", [bool, np.bool_, torch.tensor])
+def test_a_callback_stops_the_run(kind):
+    agent = ARAM(Target(), BALL, SMALL).learn(100, lambda a: kind(a.num_steps < 30))
     assert agent.num_steps == 30
+
+
+def test_learning_needs_no_gradient_mode_of_the_caller():
+    plain = ARAM(Target(), BALL, SMALL).learn(50)
+    with torch.no_grad():
+        agent = ARAM(Target(), BALL, SMALL).learn(50)
+        assert not torch.is_grad_enabled()
+    assert states_equal(comparable(plain), comparable(agent))
+
+
+def test_an_interrupt_within_no_grad_leaves_gradients_on(monkeypatch):
+    agent = ARAM(Target(), BALL, SMALL).learn(45)
+
+    def interrupted(*_):
+        # As an interrupt that falls into torch's entering of no_grad.
+        torch.set_grad_enabled(False)
+        raise KeyboardInterrupt
+
+    with torch.enable_grad():
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.core, "update", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                agent.step()
+        assert torch.is_grad_enabled()
+    made = agent.num_updates
+    assert agent.learn(5).num_updates > made
 
 
 def test_a_callback_that_is_no_function_is_refused():

@@ -85,6 +85,12 @@ def test_weights_from_the_observation_in_a_linear_constraint() -> None:
         ("{type: l2_ball, radius2: true, action_dim: 2}", "no numbers"),
         ("{type: l2_ball, radius2: 1, action_dim: 1000000000}", "100000"),
         ("{type: integer, total: 2, lower: 0, upper: 4, action_dim: 1000000000}", "100000"),
+        ("{type: linear, A: [[.inf, 1]], b: [1]}", "A.*finite number"),
+        ("{type: linear, A: [[0, 1]], b: [-.inf]}", "b.*finite number"),
+        ("{type: orthoplex, weights: [.nan], limit: 1}", "weights.0.*finite number"),
+        ("{type: orthoplex, weights_from_obs: [99999999999999999999], limit: 1}", "weights_from_obs.*at most"),
+        ("{type: linear, weights_from_obs: [9999999999999999999], b: 1}", "weights_from_obs.*at most"),
+        ("{type: ellipsoid, matrix: [[-1, 0], [0, 1]], bound: 1}", "constraint.yml.*eigenvalue -1"),
     ],
 )
 def test_bad_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -92,6 +98,14 @@ def test_bad_files_are_refused(content: str, message: str, tmp_path: Path) -> No
     file.write_text(content)
     with pytest.raises(ValueError, match=message):
         load_constraint(str(file))
+
+
+@pytest.mark.parametrize("field", ["radius2", "action_dim"])
+def test_integers_of_thousands_of_digits_are_refused(field: str, tmp_path: Path) -> None:
+    file = tmp_path / "ball.yaml"
+    file.write_text(f"type: l2_ball\n{field}: {'9' * 5000}\n")
+    with pytest.raises(ValueError, match=r"ball.yaml': the number at line 2 has 5000 digits"):
+        load_constraint(file)
 
 
 def test_missing_large_and_deep_files(tmp_path: Path) -> None:
@@ -244,6 +258,7 @@ def test_huge_numbers_in_a_file() -> None:
         ("a00,a0,a1\n.1,.9,.1\n", "one stands twice"),
         ("a0,a1\n.1,.9,.1\n", "line 2: 3 cells below 2 column names"),
         ("a0,a1\n1_0,.9\n", "line 2: '1_0' is no number"),
+        ("a0,a1,note\n.1,.9\n.1\n", "line 3: 1 cells below 3 column names"),
     ],
 )
 def test_tables_that_are_read_in_two_ways_are_refused(content: str, message: str, tmp_path: Path) -> None:

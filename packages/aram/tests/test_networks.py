@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -99,10 +101,26 @@ def test_members_start_different_and_a_copy_starts_equal():
     x = torch.randn(4, 3)
     first, second = net(x)
     assert not torch.equal(first, second)
-    copy = net.copy()
-    assert torch.equal(copy(x), net(x))
+    twin = net.copy()
+    assert torch.equal(twin(x), net(x))
     net.flat.data.add_(1.0)
-    assert not torch.equal(copy(x), net(x))
+    assert not torch.equal(twin(x), net(x))
+
+
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - just pickled
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+def test_a_duplicate_is_evaluated_by_its_own_weights(duplicate):
+    net = network(members=2)
+    twin, adam = duplicate((net, FlatAdam(net.flat, 0.1)))
+    x = torch.ones(4, 3, dtype=torch.float64)
+    assert torch.equal(twin(x), net(x))
+    adam.step(torch.ones_like(twin.flat))
+    assert not torch.equal(twin(x), net(x))
+    net.load_state_dict(twin.state_dict())
+    assert torch.equal(twin(x), net(x))
 
 
 def test_weights_are_xavier_uniform():

@@ -134,6 +134,32 @@ def test_gradient_is_that_of_the_projection(kind: str) -> None:
         assert torch.autograd.gradcheck(lambda a, c=constraint: c.violation(None, a), (outside,), eps=1e-6, atol=1e-4)
 
 
+@pytest.mark.parametrize("constraint", [
+    Orthoplex([0, 1, 2], 0.5),
+    PositivePower([0, 1, 2], 0.5),
+    Intersection([Orthoplex([0, 1, 2], 0.5), L2Ball(0.3, action_dim=3)]),
+    Intersection([Orthoplex([2, 0, 1], 0.4), PositivePower([0, 1, 2], 0.3), Ellipsoid([1.0, 0.5, 2.0], 0.4)]),
+    Union([Orthoplex([0, 1, 2], 0.2), L2Ball(0.01, [0.5, 0.5, 0.5])]),
+], ids=str)  # fmt: skip
+def test_gradient_of_projections_and_violations_with_respect_to_the_observation(constraint: Constraint) -> None:
+    rng = np.random.default_rng(3)
+    for rows in (1, 8):
+        obs, act = (torch.tensor(rng.normal(size=(rows, 3)) * size, requires_grad=True) for size in (1.0, 1.5))
+        for function in (constraint.project, constraint.violation):
+            assert torch.autograd.gradcheck(function, (obs, act), eps=1e-6, atol=1e-4)
+        alone = constraint.project(obs, act.detach())
+        (slope,) = torch.autograd.grad(alone.sum(), obs)
+        assert slope.abs().max() > 0
+
+
+def test_functions_in_numpy_give_the_observation_no_gradient() -> None:
+    row = LinearInequality(lambda obs: obs[:, None, :3], [0.2], action_dim=3, min_obs_dim=3)
+    obs = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
+    assert not row.project(obs, torch.ones_like(obs)).requires_grad
+    act = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.grad(row.project(obs, act).sum(), (obs, act), allow_unused=True)[0] is None
+
+
 @pytest.mark.parametrize("kind", CONVEX)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_kind_dtype_and_shape_follow_the_input(kind: str, dtype: torch.dtype) -> None:
@@ -182,6 +208,48 @@ def test_actions_of_any_magnitude_are_projected_into_the_set(kind: str, size: fl
     assert constraint.contains(None, point, tol=1e-9).all()
     gaps = (act / size * (constraint.project(None, rng.normal(size=(50, 4)))[:, None] - point)).sum(-1)
     assert (gaps <= 1e-4 + 20 / size).all()
+
+
+@pytest.mark.parametrize("kind", CONVEX)
+@pytest.mark.parametrize("distance", [1e3, 1e6, 1e9, 1e11])
+def test_far_actions_are_projected_to_the_accuracy_of_their_rounding(kind: str, distance: float) -> None:
+    rng = np.random.default_rng(8)
+    for dim in (3, 9):
+        constraint = CONVEX[kind](rng, dim)
+        act = rng.normal(size=(40, dim)) * 3
+        nearest = constraint.project(None, act)
+        # All points of the ray from the nearest point through the action have that nearest point.
+        point = constraint.project(None, nearest + distance * (act - nearest))
+        assert constraint.contains(None, point, 1e-9).all()
+        np.testing.assert_allclose(constraint.project(None, point), point, atol=2e-7)
+        # Interior-point programs tell directions apart less finely.
+        np.testing.assert_allclose(point, nearest, atol=1e-8 + (1e-6 if kind == "full" else 2e-13) * distance)
+
+
+def test_a_program_ends_at_its_best_iterate() -> None:
+    # After some 55 steps the method is there, but rounding then drives it away.
+    both = Intersection([Box(-np.ones(3), np.ones(3)), LinearInequality([[1, 1, 0], [0, 1, 1]], [0.5, 0.4])])
+    point = both.project(None, np.array([1455.06005, 1456.30832, -1.32043097]))
+    np.testing.assert_allclose(point, [-0.374135, 0.874135, -1.0], atol=1e-7)
+
+
+@pytest.mark.parametrize("dim", [3, 100])
+@pytest.mark.parametrize("size", 10.0 ** np.arange(9, 16))
+def test_no_far_row_makes_a_batch_fail(dim: int, size: float) -> None:
+    rng = np.random.default_rng(1)
+    act = rng.normal(size=(60, dim)) * size
+    weights = rng.normal(size=dim)
+    matrix = np.eye(2, dim) + np.eye(2, dim, 1)
+    for constraint in (
+        Orthoplex(weights=weights, limit=0.5),
+        PositivePower(weights=weights, limit=0.5),
+        SumEquality(0.3, action_dim=dim),
+        LinearInequality(matrix, [0.5, 0.4]),
+        Union([LinearInequality(matrix, [0.5, 0.4]), L2Ball(0.1, np.full(dim, 0.5))]),
+        Intersection([L2Ball(0.5, action_dim=dim), LinearInequality(matrix, [0.2, 0.1])]),
+        Ellipsoid(np.diag(np.linspace(0.1, 1, dim)) + 0.05, 0.3),
+    )[: 7 if dim < 10 else 5]:
+        assert constraint.contains(None, constraint.project(None, act), 1e-9).all()
 
 
 def test_weights_of_zero_and_limits_of_zero() -> None:

@@ -283,7 +283,23 @@ def test_a_constraint_does_not_read_observations_that_were_changed_for_the_agent
     model.get_env().close()
 
 
+def mirrored(env: Any) -> Any:
+    from stable_baselines3.common.vec_env import VecEnvWrapper
+
+    class Mirrored(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()[:, ::-1]
+
+        def step_wait(self) -> Any:
+            obs, *rest = self.venv.step_wait()
+            return obs[:, ::-1], *rest
+
+    return Mirrored(env)
+
+
 def test_other_layers_that_may_change_observations_are_told() -> None:
+    with pytest.warns(UserWarning, match="Mirrored, which may change"):
+        wrap_predict(agent("SAC", mirrored(vector(augmented))), READS)
     shifted = functools.partial(
         gymnasium.wrappers.TransformObservation, func=lambda obs: obs + 1, observation_space=None
     )

@@ -6,8 +6,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -302,3 +305,118 @@ def test_load_run_refuses_an_environment_for_its_maker(tmp_path):
     start(tmp_path, replace(SETTINGS, steps=50))
     with pytest.raises(InvalidTypeError, match="env is a Target; give a function"):
         load_run(tmp_path, env=Target(), constraint=BALL)
+
+
+@pytest.mark.parametrize("checkpoint_every", [1000, 50])
+def test_an_interrupt_at_an_evaluation_saves(tmp_path, checkpoint_every):
+    def interrupt(_, share):
+        if share == 0.5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = start(tmp_path, progress=interrupt, checkpoint_every=checkpoint_every)
+    assert stopped.stopped
+    shares = []
+    rest = start(tmp_path, resume=True, progress=lambda _, share: shares.append(share))
+    assert shares[0] == 0.51
+    assert torch.equal(start().agent.core.policy.network.flat, rest.agent.core.policy.network.flat)
+
+
+def failing(*_):
+    raise RuntimeError("ends the run")
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_resuming_without_a_checkpoint_is_told(tmp_path):
+    with pytest.raises(RuntimeError):
+        start(tmp_path, progress=failing)
+    with pytest.warns(UserWarning, match="holds no checkpoint yet"):
+        assert start(tmp_path, resume=True).agent.num_steps == 100
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_one_run_at_a_time_trains_in_a_folder(tmp_path, resume):
+    def another(*_):
+        with pytest.raises(InvalidStateError, match="another run is training"):
+            start(tmp_path, replace(SETTINGS, config=SMALL.replace(seed=1)), resume=resume)
+        raise RuntimeError("ends the run")
+
+    with pytest.raises(RuntimeError):
+        start(tmp_path, progress=another)
+    assert json.loads((tmp_path / "settings.json").read_text())["config"]["seed"] == 0
+    # A run that died holds nothing.
+    assert start(tmp_path, resume=resume).agent.num_steps == 100
+
+
+def test_a_killed_run_holds_its_folder_no_longer(tmp_path):
+    code = (
+        "import os, signal, warnings; warnings.simplefilter('ignore'); from test_training import start\n"
+        f"start({str(tmp_path)!r}, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert start(tmp_path, replace(SETTINGS, steps=50)).agent.num_steps == 50
+
+
+def test_a_run_is_not_made_shorter(tmp_path):
+    start(tmp_path)
+    before = (tmp_path / "settings.json").read_bytes()
+    with pytest.raises(InvalidValueError, match="steps=30 is less than the 100"):
+        start(tmp_path, replace(SETTINGS, steps=30), resume=True)
+    assert (tmp_path / "settings.json").read_bytes() == before
+    assert start(tmp_path, resume=True).agent.num_steps == 100
+
+
+def test_a_run_that_ends_within_a_step_of_all_environments_is_complete(tmp_path):
+    settings = replace(SETTINGS, steps=50, num_envs=3)
+    assert start(tmp_path, settings).agent.num_steps == 51
+    assert start(tmp_path, settings, resume=True).agent.num_steps == 51
+
+
+def test_runs_under_a_changed_file_are_told_apart(tmp_path):
+    limits = tmp_path / "limits.yaml"
+    for name, limit, seed in (("a", 0.2, 0), ("b", 0.2, 1), ("c", 0.05, 2)):
+        limits.write_text(f"type: l2_ball\nradius2: {limit}\naction_dim: 2\n")
+        settings = replace(SETTINGS, constraint=str(limits), steps=50, config=SMALL.replace(seed=seed))
+        train(settings, env=Target, folder=tmp_path / name)
+    records = load_records([tmp_path / name for name in "abc"])
+    fingerprints = [record.settings.constraint_fingerprint for record in records]
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+    groups = {group["constraint"]: group["seeds"] for group in summarise(compare_runs(records))}
+    assert groups == {
+        f"{limits} (fingerprint {fingerprints[0][:8]})": 2,
+        f"{limits} (fingerprint {fingerprints[2][:8]})": 1,
+    }
+    assert [len(histories) for histories in histories_by_label(records).values()] == [2, 1]
+    # Runs of earlier versions have none, and are read as before.
+    file = tmp_path / "c" / "settings.json"
+    values = json.loads(file.read_text())
+    del values["constraint_fingerprint"]
+    file.write_text(json.dumps(values))
+    (group,) = summarise(compare_runs(load_records([tmp_path / name for name in "abc"])))
+    assert (group["constraint"], group["seeds"]) == (str(limits), 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (None, "of type NoneType"),
+        ({"given": 3}, "given=3"),
+        ({"given": [[1]]}, "given="),
+        ({"method": "zzz"}, "unknown method 'zzz'; give one of aram"),
+        ({"env": 5}, "env=5 is of type int"),
+        ({"constraint_fingerprint": [1]}, "constraint_fingerprint="),
+    ],
+)
+def test_damaged_settings_are_told(tmp_path, change, match):
+    values = None if change is None else SETTINGS.to_json() | change
+    (tmp_path / "settings.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidStateError, match=rf"settings\.json.*{match}"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "history.json"])
+def test_files_nested_too_deep_are_told(tmp_path, name):
+    start(tmp_path, replace(SETTINGS, steps=50))
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(InvalidStateError, match=rf"{name}.*recursion"):
+        load_records([tmp_path])

@@ -189,6 +189,38 @@ def test_modes_of_the_constraint_wrapper() -> None:
         ActionConstraintWrapper(Cart(), DISC, "clip")
 
 
+class VectorReward(gym.Wrapper):
+    """Two rewards."""
+
+    reward_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, np.array([reward, 1.0]), *rest
+
+
+class LinearReward(gym.Wrapper):
+    """Their sum, by the name of MO-Gymnasium's wrapper."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, reward.sum(), *rest
+
+
+@pytest.mark.parametrize("below", [
+    lambda: VectorReward(Cart()),
+    lambda: gym.wrappers.TimeLimit(VectorReward(Cart()), 9),
+    lambda: LinearReward(VectorReward(Cart())),
+    Cart,
+])  # fmt: skip
+def test_a_rejected_action_has_a_reward_of_the_environments_shape(below: Any) -> None:
+    env = ActionConstraintWrapper(below(), DISC, "reject")
+    env.reset(seed=0)
+    taken, rejected = env.step(INSIDE)[1], env.step(OUTSIDE)[1]
+    assert np.asarray(rejected).dtype == np.asarray(taken).dtype
+    assert np.array_equal(rejected, 0.0 * np.asarray(taken))
+
+
 def test_preferences_are_fixed_drawn_or_set() -> None:
     wrapped = AutoMDPWrapper(Cart(), DISC, 1.0, "dirichlet", append_preference=True, reward_offset=100)
     obs, info = wrapped.reset(seed=5)
@@ -389,12 +421,26 @@ def test_range_maps_both_ways() -> None:
     act = rng.uniform(-1, 1, (100, 2))
     np.testing.assert_allclose(mapped.from_env(mapped.to_env(act)), act, atol=1e-6)
     assert mapped.to_env(np.array([5.0, -5.0])).tolist() == [np.float32(0.1), 2.0]
+    huge = ActionRange.of(Cart((-1.7e308, -1e308), (1.7e308, 1.7e308), np.float64))
+    np.testing.assert_allclose(huge.from_env(huge.to_env(act)), act, atol=1e-12)
     plane = SumEquality(0.3, action_dim=2)
     _, seen = mapped.settle(plane, None, plane.project(None, act[0]), 1e-6)
     assert plane.contains(None, seen)
 
 
 READS = Orthoplex([2, 3], 1.0)
+
+
+class Mirrored(gym.Wrapper):
+    """Entries of the observation in reverse order."""
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = self.env.reset(**options)
+        return obs[::-1].copy(), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return obs[::-1].copy(), *rest
 
 
 @pytest.mark.parametrize("wrap", [AutoMDPWrapper, ActionConstraintWrapper, ExecutedActionAudit])
@@ -405,6 +451,8 @@ def test_layers_that_change_observations_are_refused_or_told(wrap: Any) -> None:
         with pytest.raises(ValueError, match="earlier one"):
             wrap(stacked, READS)
         wrap(stacked, DISC)
+    with pytest.warns(UserWarning, match="Mirrored may change"):
+        wrap(Mirrored(Cart()), READS)
     doubled = TransformObservation(Cart(), lambda obs: 2 * obs, None)
     with pytest.warns(UserWarning, match="TransformObservation may change"):
         wrap(doubled, READS)
@@ -413,6 +461,9 @@ def test_layers_that_change_observations_are_refused_or_told(wrap: Any) -> None:
         wrap(doubled, READS, constraint_obs=lambda obs: obs / 2)
         wrap(FlattenObservation(FrameStackObservation(Cart(), 2)), READS, constraint_obs=lambda obs: obs[-4:])
         wrap(FlattenObservation(Cart()), READS)
+        wrap(LinearReward(Cart()), READS)
+        wrap(gym.wrappers.TimeLimit(Cart(), 9), READS)
+        wrap(Mirrored(Cart()), READS, constraint_obs=lambda obs: obs[::-1])
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ _REWRITING = {"NormalizeObservation", "RescaleObservation", "VecNormalize"}
 _MIXING = {"FrameStackObservation", "FrameStack", "VecFrameStack", "DelayObservation"}
 # Values and their order stay as they are.
 _HARMLESS = {"FlattenObservation", "DtypeObservation"}
+# What the layers of these packages do to observations is known.
+_KNOWN = {"gymnasium", "mo_gymnasium", "octavo_aram", "sb3_contrib", "stable_baselines3"}
 
 # Steps towards the inside, in units of the dtype's precision: 4^0, 4^1, ...; those up to this power move by less than a
 # thousandth in float32.
@@ -108,6 +110,15 @@ class ActionRange:
         """Whether the range is the normalised box itself."""
         return bool((self.low == -1).all() and (self.high == 1).all())
 
+    # Halves first: the sum or the difference of two huge bounds overflows.
+    @property
+    def _middle(self) -> np.ndarray:
+        return self.low / 2 + self.high / 2
+
+    @property
+    def _half(self) -> np.ndarray:
+        return self.high / 2 - self.low / 2
+
     def to_env(self, action: Any) -> np.ndarray:
         """Map normalised actions to the environment's range, clipped to it.
 
@@ -119,7 +130,7 @@ class ActionRange:
         """
         values = np.asarray(action, dtype=np.float64).clip(-1, 1)
         if not self.identity:
-            values = (self.low + self.high) / 2 + (self.high - self.low) / 2 * values
+            values = self._middle + self._half * values
         # Rounding may pass a bound by one unit in the last place.
         return values.astype(self.dtype).clip(self.low.astype(self.dtype), self.high.astype(self.dtype))
 
@@ -133,7 +144,7 @@ class ActionRange:
             Normalised actions in float64.
         """
         values = np.asarray(action, dtype=np.float64)
-        return values if self.identity else (values - (self.low + self.high) / 2) / ((self.high - self.low) / 2)
+        return values if self.identity else (values - self._middle) / self._half
 
     def executed(self, action: Any) -> tuple[np.ndarray, np.ndarray]:
         """Give the action as the environment receives it, and its normalised value after rounding.
@@ -267,14 +278,25 @@ def observation_change(layer: Any) -> Literal["rescaled", "mixed", "unknown"] | 
     if names & _MIXING:
         return "mixed"
     unknown = isinstance(layer, gym.ObservationWrapper) and type(layer).__name__ not in _HARMLESS
-    return "unknown" if unknown else None
+    return "unknown" if unknown or _is_users(layer) else None
+
+
+def _is_users(layer: Any) -> bool:
+    """Whether a layer gives all observations through code of the user's."""
+    if isinstance(layer, gym.Wrapper):
+        methods = ("reset", "step")
+    elif "venv" in getattr(layer, "__dict__", {}):
+        methods = ("reset", "step_wait")
+    else:
+        return False
+    return not any(getattr(type(layer), method).__module__.partition(".")[0] in _KNOWN for method in methods)
 
 
 def refuse_normalized_observations(env: Any, constraint: Constraint, *, extracted: bool = False) -> None:
     """Refuse an environment whose observations were changed before the constraint can read them.
 
     Layers that rescale, stack or delay observations are refused. Others whose effect cannot be known, such as
-    ``TransformObservation`` or a wrapper of the user's, are told in a warning.
+    ``TransformObservation`` or a wrapper with a ``reset`` and a ``step`` of the user's, are told in a warning.
 
     Args:
         env: A Gymnasium environment or a Stable-Baselines3 vector environment.

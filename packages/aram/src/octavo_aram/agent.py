@@ -22,7 +22,7 @@ from octavo_aram.action_range import refuse_normalized_observations, refuse_wrap
 from octavo_aram.agent_state import agent_state, restore_agent
 from octavo_aram.buffers import Batch, DualReplayBuffer
 from octavo_aram.choice import Choice
-from octavo_aram.config import ARAMConfig
+from octavo_aram.config import ARAMConfig, plain_value
 from octavo_aram.constraints import Constraint
 from octavo_aram.counters import Counters
 from octavo_aram.entropy import EntropyTarget, target_or_dimension, volume_is_seen
@@ -141,7 +141,7 @@ class Agent(Acting):
 
         Args:
             steps: Environment steps.
-            callback: Called after every step of the environments; False stops.
+            callback: Called after every step of the environments; False, also NumPy's or torch's, stops.
 
         Returns:
             The agent.
@@ -162,7 +162,7 @@ class Agent(Acting):
         with self.suitable_threads():
             while self.num_steps < end:
                 self.step()
-                if callback is not None and callback(self) is False:
+                if callback is not None and plain_value(callback(self)) is False:
                     break
         return self
 
@@ -200,7 +200,8 @@ class Agent(Acting):
             self.preferences.redraw(ended)
         self.num_steps += len(self.envs)
         if self.num_steps >= self.config.start_steps and len(self.buffer) >= self.config.batch_size:
-            with self.counters.timed("update"):
+            # A Ctrl-C that falls into torch's no_grad leaves gradients off; this puts them back on.
+            with self.counters.timed("update"), torch.enable_grad():
                 self._updates(len(self.envs) * self.config.updates_per_step)
 
     def _updates(self, count: int) -> None:

@@ -90,6 +90,15 @@ class DualReplayBuffer:
         self.augmented_added = 0
         """Rejected proposals added so far."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the tensor, which copying and pickling would separate from the array that it is a view of."""
+        return {name: value for name, value in vars(self).items() if name != "_table"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """View the array anew."""
+        vars(self).update(state)
+        self._table = torch.from_numpy(self._rows)
+
     def __len__(self) -> int:
         """Return how many real transitions are held."""
         return min(self.added, self.capacity)

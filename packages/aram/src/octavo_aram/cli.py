@@ -32,6 +32,15 @@ ConstraintOption = Annotated[
         "--constraint", help="A known one (see constraints list), a YAML file, module:Class or file.py:Class."
     ),
 ]
+
+
+def _folder(text: str) -> Path:
+    # An unset variable of the shell; Path("") would be the working folder.
+    if not text.strip():
+        raise typer.BadParameter("the name is empty; give a folder, or . for the working folder")
+    return Path(text)
+
+
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting of ARAMConfig as name=value, e.g. --set penalty=2; may be repeated."),
@@ -56,7 +65,10 @@ def train(
     episodes: Annotated[int, typer.Option("--episodes", help="Episodes of an evaluation.")] = 10,
     paper: Annotated[bool, typer.Option("--paper", help="Start from the published settings and length.")] = False,
     settings: SetOption = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for settings, history and checkpoints.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for settings, history and checkpoints.", parser=_folder, metavar="PATH"),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Name the methods.")] = False,
     device: Annotated[str | None, typer.Option("--device", help="Device of the networks.", show_default="cpu")] = None,
@@ -94,7 +106,8 @@ def train(
         if out is not None:
             print(f"saved to {out}")
         if result.stopped:
-            print(f"stopped at step {summary['steps']:,}; continue with --resume")
+            advice = "continue with --resume" if out is not None else "nothing was saved: give --out to keep a run"
+            print(f"stopped at step {summary['steps']:,}; {advice}")
 
 
 @app.command("eval")
@@ -134,7 +147,10 @@ def evaluate_run(
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. runs/*.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for comparison.json and figures.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for comparison.json and figures.", parser=_folder, metavar="PATH"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare runs: return, valid rate, projections, time for an action; tables and figures."""
@@ -245,6 +261,9 @@ _METHOD_COLUMNS = {
 }
 
 
+_LONGEST_SHOWN = 60
+
+
 def _config(pairs: list[str], *, paper: bool, seed: int | None, device: str | None) -> ARAMConfig:
     import yaml
 
@@ -253,16 +272,20 @@ def _config(pairs: list[str], *, paper: bool, seed: int | None, device: str | No
     values: dict[str, Any] = {}
     for pair in pairs:
         name, found, text = pair.partition("=")
-        if not found:
+        if not (found and name.strip() and text.strip()):
             raise InvalidValueError(f"--set {pair!r} is no setting; write name=value, e.g. --set penalty=2")
         name = name.strip()
         if name in values:
             raise InvalidValueError(f"--set gives {name} twice; give it once")
         try:
             values[name] = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError) as error:
-            reason = " ".join(str(error).split())
-            raise InvalidValueError(f"the value of --set {pair!r} cannot be read: {reason}") from error
+        # Of ValueError are dates that do not exist, and integers of thousands of digits.
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split()).partition(";")[0]
+            shown = pair if len(pair) <= _LONGEST_SHOWN else f"{pair[:_LONGEST_SHOWN]}..."
+            raise InvalidValueError(
+                f"the value of --set {shown!r} cannot be read: {reason}; write it as in YAML, e.g. --set penalty=2"
+            ) from error
         # YAML reads 3e-4, without a point, as a word.
         if isinstance(values[name], str):
             with contextlib.suppress(ValueError):
@@ -274,7 +297,10 @@ def _config(pairs: list[str], *, paper: bool, seed: int | None, device: str | No
             raise InvalidValueError(f"--{name} and --set {name}=... are both given; give one of them")
         values[name] = value
     base = config_to_json(ARAMConfig.paper() if paper else ARAMConfig())
-    return config_from_json(base | values)
+    try:
+        return config_from_json(base | values)
+    except OverflowError as error:
+        raise InvalidValueError("a number of --set is too large for float64; give one below 1e308") from error
 
 
 def _check_folder(out: Path | None) -> None:

@@ -126,7 +126,11 @@ def compare_runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     Returns:
         One row a run, by task, method and ``settings``, which names what differs from the first of the runs.
     """
-    rows = [{**record.row(), "settings": record.differences(records[0])} for record in records]
+    names = _constraint_names(records)
+    rows = [
+        {**record.row(), "constraint": name, "settings": record.differences(records[0])}
+        for record, name in zip(records, names, strict=True)
+    ]
     return sorted(rows, key=lambda row: (*_group(row), row["seed"]))
 
 
@@ -141,12 +145,13 @@ def histories_by_label(records: Sequence[RunRecord]) -> dict[str, list[list[dict
         several.
     """
     several_envs = len({record.settings.env for record in records}) > 1
-    several_constraints = len({record.settings.constraint for record in records}) > 1
+    names = _constraint_names(records)
+    several_constraints = len(set(names)) > 1
     curves: dict[str, list[list[dict[str, Any]]]] = {}
-    for record in records:
+    for record, name in zip(records, names, strict=True):
         label = ", ".join(filter(None, (record.label, record.differences(records[0]))))
         label += f" in {record.settings.env}" * several_envs
-        label += f" under {record.settings.constraint}" * several_constraints
+        label += f" under {name}" * several_constraints
         curves.setdefault(label, []).append(record.history)
     return curves
 
@@ -181,6 +186,20 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for (env, constraint, method, settings), group in groups.items()
     ]
+
+
+def _constraint_names(records: Sequence[RunRecord]) -> list[str]:
+    """Names of the runs' constraints, with a fingerprint where a file or function of that name changed between runs."""
+    known: dict[tuple[str, str], set[str]] = {}
+    for run in (record.settings for record in records):
+        if run.constraint_fingerprint is not None:
+            known.setdefault((run.env, run.constraint), set()).add(run.constraint_fingerprint)
+    names = []
+    for run in (record.settings for record in records):
+        changed = len(known.get((run.env, run.constraint), ())) > 1
+        shown = "unknown" if run.constraint_fingerprint is None else run.constraint_fingerprint[:8]
+        names.append(f"{run.constraint} (fingerprint {shown})" if changed else run.constraint)
+    return names
 
 
 def _group(row: dict[str, Any]) -> tuple[str, ...]:

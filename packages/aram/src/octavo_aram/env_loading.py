@@ -17,7 +17,8 @@ def load_env(name: str) -> gymnasium.Env:
 
     Args:
         name: A registered Gymnasium id, or ``module:make_env`` or ``path/to/file.py:make_env`` for a function or class
-            of yours that is called without arguments; its module is run as any import is.
+            of yours that is called without arguments; its module is run as any import is, and a file can import what
+            lies beside it.
 
     Returns:
         The environment.

@@ -36,7 +36,8 @@ class FlatAdam:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self._parameter = parameter.detach()
+        # The tensor itself and no view of it, so that a copy of its owner still optimises the owner's parameter.
+        self._parameter = parameter
         self.learning_rate, self._betas, self._eps = float(learning_rate), betas, eps
         self.first, self.second = torch.zeros_like(self._parameter), torch.zeros_like(self._parameter)
         self.steps = 0

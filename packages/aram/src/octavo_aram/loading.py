@@ -29,6 +29,7 @@ from octavo_aram.constraints import (
     SumEquality,
     Union,
 )
+from octavo_aram.constraints._user import LARGEST_INDEX
 from octavo_aram.observed import ObservedRow
 from octavo_aram.registry import make_constraint
 from octavo_aram.user_code import import_place, user_errors
@@ -39,6 +40,8 @@ _TAG = "tag:yaml.org,2002:"
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 8
 _MAX_DIM = 100_000
+# No finite float64 has more.
+_MAX_DIGITS = 309
 
 
 def _number(value: Any) -> Any:
@@ -51,12 +54,12 @@ def _number(value: Any) -> Any:
 
 def _index(value: Any) -> Any:
     value = _number(value)
-    if isinstance(value, int) and value < 0:
-        raise ValueError(f"{value} is no entry of the observation; give indices >= 0")
+    if isinstance(value, int) and not 0 <= value <= LARGEST_INDEX:
+        raise ValueError(f"{value} is no entry of the observation; give indices >= 0, at most {LARGEST_INDEX}")
     return value
 
 
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=10_000)]
 Matrix = Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
@@ -218,6 +221,16 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _whole(loader: Any, node: Any) -> int:
+    digits = loader.construct_scalar(node)
+    if len(digits) > _MAX_DIGITS:
+        line = node.start_mark.line + 1
+        raise InvalidValueError(
+            f"the number at line {line} has {len(digits)} digits; give one of at most {_MAX_DIGITS}, or write 1e30"
+        )
+    return int(digits)
+
+
 _PlainLoader.add_implicit_resolver(f"{_TAG}int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
 _PlainLoader.add_implicit_resolver(
     f"{_TAG}float",
@@ -227,7 +240,7 @@ _PlainLoader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
-_PlainLoader.add_constructor(f"{_TAG}int", lambda loader, node: int(loader.construct_scalar(node)))
+_PlainLoader.add_constructor(f"{_TAG}int", _whole)
 
 
 def _from_file(path: Path, env: Any) -> Constraint:
@@ -240,7 +253,7 @@ def _from_file(path: Path, env: Any) -> Constraint:
         return constraint_from_mapping(content, env)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidValueError(f"{str(path)!r} is not readable YAML: {' '.join(str(error).split())}") from error
-    except InvalidValueError as error:
+    except (InvalidValueError, InvalidTypeError) as error:
         raise InvalidValueError(f"{str(path)!r}: {error}") from error
 
 

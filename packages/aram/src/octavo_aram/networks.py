@@ -76,6 +76,15 @@ class StackedMLP(nn.Module):
             draw = torch.rand(shape, dtype=torch.float64, generator=generator) * 2 - 1
             part.copy_(draw * math.sqrt(6 / (fan_in + fan_out)))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the views, which copying and pickling would separate from ``flat``."""
+        return {name: value for name, value in vars(self).items() if name != "parts"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Cut the views anew."""
+        super().__setstate__(state)
+        self.parts = self.views(self.flat.detach())
+
     def views(self, flat: Float[Tensor, " parameters"]) -> list[Tensor]:
         """Cut a vector of parameters, or of their gradients, into layers.
 

@@ -14,7 +14,7 @@ from octavo_aram.action_range import observation_change
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.user_code import user_errors
 
-__all__ = ["ObservationReader", "numeric_reward", "refuse_changed_observations", "single_reward"]
+__all__ = ["ObservationReader", "no_reward", "numeric_reward", "refuse_changed_observations", "single_reward"]
 
 _READING = {"AutoMDPWrapper", "ActionConstraintWrapper", "ExecutedActionAudit"}
 # Layers that vector environments in processes of their own are asked for.
@@ -98,6 +98,24 @@ def numeric_reward(reward: Any) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         raise InvalidTypeError(f"the environment returned the reward {reward!r}; a finite number is needed")
     return values
+
+
+def no_reward(env: Any) -> Any:
+    """Give the reward of a step that is not taken.
+
+    Args:
+        env: A Gymnasium environment.
+
+    Returns:
+        Zeros of the shape and dtype of its ``reward_space``, as MO-Gymnasium's environments have; without one, 0.0.
+    """
+    layer = env
+    # A weighted sum hides the space of the vectors below it.
+    while layer is not None and type(layer).__name__ != "LinearReward":
+        if (space := getattr(layer, "reward_space", None)) is not None:
+            return np.zeros(space.shape, space.dtype)
+        layer = getattr(layer, "env", None)
+    return 0.0
 
 
 def single_reward(reward: Any) -> float:

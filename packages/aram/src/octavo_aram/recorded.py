@@ -34,8 +34,8 @@ def read_actions(file: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray |
 
     Raises:
         MissingFileError: If there is no such file.
-        InvalidValueError: If columns are missing or stand twice, a row is too long, a cell is no finite number, or the
-            file is no text in UTF-8.
+        InvalidValueError: If columns are missing or stand twice, a row is too long or too short, a cell is no finite
+            number, or the file is no text in UTF-8.
     """
     try:
         return _read(Path(file))
@@ -60,10 +60,10 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
             if not any(cell.strip() for cell in row):
                 continue
             try:
-                if len(row) > len(header) and any(cell.strip() for cell in row[len(header) :]):
+                if len(row) <= max(wanted) or any(cell.strip() for cell in row[len(header) :]):
                     raise ValueError(f"{len(row)} cells below {len(header)} column names")
                 values.append([_number(row[column]) for column in wanted])
-            except (ValueError, IndexError) as error:
+            except ValueError as error:
                 raise InvalidValueError(f"{str(path)!r}, line {number}: {error}; give a number in each cell") from error
     if not values:
         raise InvalidValueError(f"{str(path)!r} has no rows below its header")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from octavo_aram.run_settings import (
     described,
     read_history,
     read_settings,
+    sole_run,
     write_history,
     write_settings,
 )
@@ -37,6 +39,7 @@ from octavo_aram.user_code import user_errors
 
 __all__ = ["RunSettings", "TrainingResult", "load_run", "train"]
 
+_CHECKPOINTS = "checkpoints"
 _NEEDED = ("step", "seconds", "training_tries", "training_accepted")
 
 
@@ -99,14 +102,16 @@ def train(
 ) -> TrainingResult:
     """Train, evaluate along the way, and keep the run in a folder.
 
-    An interrupt (Ctrl-C) ends the running step, saves a checkpoint and returns; a second one ends at once.
+    An interrupt (Ctrl-C) ends the running step, saves a checkpoint and returns; a second one ends at once. Meanwhile
+    no other run can train in the folder.
 
     Args:
         settings: The run.
         env: Makes the environment, instead of ``settings.env``.
         constraint: The constraint, instead of ``settings.constraint``.
         folder: Where settings, history and checkpoints are kept; None keeps nothing.
-        resume: Continue from the last checkpoint in the folder; the run then equals the uninterrupted one.
+        resume: Continue from the last checkpoint in the folder; the run then equals the uninterrupted one. Without a
+            checkpoint yet it begins anew, with a warning.
         checkpoint_every: Environment steps between checkpoints; at every evaluation if None.
         progress: Called with what is being done and the share done.
 
@@ -114,10 +119,11 @@ def train(
         The result.
 
     Raises:
-        InvalidStateError: If the folder holds another run, or holds one already and ``resume`` is not given.
+        InvalidStateError: If the folder holds another run, or holds one already and ``resume`` is not given, or a run
+            is training in it now.
         MissingFileError: If there is nothing to resume.
-        InvalidValueError: If ``resume`` is given without a folder, ``env`` returns the same object again, or
-            ``checkpoint_every`` is below 1.
+        InvalidValueError: If ``resume`` is given without a folder or with fewer steps than the run has made, ``env``
+            returns the same object again, or ``checkpoint_every`` is below 1.
         InvalidTypeError: If ``settings`` or ``env`` is of a kind that is not accepted.
     """
     if not isinstance(settings, RunSettings):
@@ -126,57 +132,61 @@ def train(
     if checkpoint_every is not None:
         every = checked_count(plain_value(checkpoint_every), "checkpoint_every", least=1)
     make = _maker(env, settings)
+    if resume and folder is None:
+        raise InvalidValueError("resume needs the folder of the run to continue")
     with user_errors("making the environment"):
         envs = [make() for _ in range(settings.num_envs)]
     feasible = as_constraint(settings.constraint if constraint is None else constraint, envs[0])
     agent = make_agent(settings.method, envs, feasible, settings.config)
     settings = described(settings, None if env is None else envs[0], None if constraint is None else feasible)
+    settings = replace(settings, constraint_fingerprint=agent.constraint_fingerprint)
     result = TrainingResult(settings, agent, [])
+    place = None if folder is None else Path(folder)
     checkpoints = None
-    if folder is not None:
-        checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
-        _check_folder(Path(folder), settings, checkpoints, resume)
-        if resume:
-            _resume(result, Path(folder), checkpoints)
-        # Only now: a run that is refused stays as it was.
-        ensure_folder(folder)
-        write_settings(Path(folder), settings)
-    elif resume:
-        raise InvalidValueError("resume needs the folder of the run to continue")
-    with user_errors("making the environment"):
-        evaluation_env = make()
-    refuse_training_envs([evaluation_env])
-    clock = time.perf_counter() - (result.history[-1]["seconds"] if result.history else 0.0)
-    if settings.steps <= settings.config.start_steps:
-        warnings.warn(
-            f"steps={settings.steps:,} is no more than start_steps={settings.config.start_steps:,}, the uniform steps "
-            "before the updates begin, so that the policy stays untrained; raise steps, or lower start_steps",
-            stacklevel=2,
-        )
-    description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
-    try:
-        with stoppable() as stop, agent.suitable_threads():
-            while agent.num_steps < settings.steps and not stop.is_set():
-                before = agent.num_steps
-                agent.step()
-                progress(description, min(1.0, agent.num_steps / settings.steps))
-                ended = agent.num_steps >= settings.steps
-                if ended or _crosses(before, agent.num_steps, settings.evaluate_every):
-                    result.history.append(_measure(result, evaluation_env, time.perf_counter() - clock))
-                    if folder is not None:
-                        write_history(Path(folder), result.history)
-                if checkpoints is not None and (ended or _crosses(before, agent.num_steps, every)):
-                    checkpoints.save(agent.num_steps, agent.state_dict())
-            result.stopped = agent.num_steps < settings.steps
-            if not result.history or result.history[-1]["step"] != agent.num_steps:
-                if checkpoints is not None and agent.num_steps:
+    with contextlib.ExitStack() as held:
+        if place is not None:
+            checkpoints = CheckpointFolder(place / _CHECKPOINTS)
+            _check_folder(place, settings, checkpoints, resume)
+            held.enter_context(sole_run(ensure_folder(place)))
+            if resume:
+                _resume(result, place, checkpoints)
+            # Only now: a run that is refused stays as it was.
+            write_settings(place, settings)
+        with user_errors("making the environment"):
+            evaluation_env = make()
+        refuse_training_envs([evaluation_env])
+        clock = time.perf_counter() - (result.history[-1]["seconds"] if result.history else 0.0)
+        if settings.steps <= settings.config.start_steps:
+            warnings.warn(
+                f"steps={settings.steps:,} is no more than start_steps={settings.config.start_steps:,}, the uniform "
+                "steps before the updates begin, so that the policy stays untrained; raise steps, or lower start_steps",
+                stacklevel=2,
+            )
+        description = f"{settings.method} on {settings.constraint}, seed {settings.config.seed}"
+        saved = agent.num_steps
+        try:
+            with stoppable() as stop, agent.suitable_threads():
+                while agent.num_steps < settings.steps and not stop.is_set():
+                    before = agent.num_steps
+                    agent.step()
+                    progress(description, min(1.0, agent.num_steps / settings.steps))
+                    ended = agent.num_steps >= settings.steps
+                    if ended or _crosses(before, agent.num_steps, settings.evaluate_every):
+                        result.history.append(_measure(result, evaluation_env, time.perf_counter() - clock))
+                        if place is not None:
+                            write_history(place, result.history)
+                    if checkpoints is not None and (ended or _crosses(before, agent.num_steps, every)):
+                        checkpoints.save(agent.num_steps, agent.state_dict())
+                        saved = agent.num_steps
+                result.stopped = agent.num_steps < settings.steps
+                if checkpoints is not None and agent.num_steps != saved:
                     checkpoints.save(agent.num_steps, agent.state_dict())
                 if not result.history:
                     result.history.append(_measure(result, evaluation_env, time.perf_counter() - clock))
-    finally:
-        for entry in (*envs, evaluation_env):
-            entry.close()
-    return result
+        finally:
+            for entry in (*envs, evaluation_env):
+                entry.close()
+        return result
 
 
 def load_run(
@@ -214,7 +224,7 @@ def load_run(
                 f"the run in {str(folder)!r} was given its {name} as a Python object, {getattr(settings, name)}; give "
                 f"it again: load_run(folder, {name}=...)"
             )
-    found = _newest(CheckpointFolder(Path(folder) / "checkpoints"))
+    found = _newest(CheckpointFolder(Path(folder) / _CHECKPOINTS))
     if found is None:
         raise MissingFileError(f"no checkpoint in {str(folder)!r} yet; train longer")
     make = _maker(env, settings)
@@ -282,9 +292,11 @@ def _check_folder(folder: Path, settings: RunSettings, checkpoints: CheckpointFo
     if resume:
         saved = read_settings(folder).to_json()
         mine = settings.to_json()
-        # More steps continue a run further; all else makes it another one.
+        # More steps continue a run further, and a checkpoint knows its constraint; all else makes it another one.
         differing = [
-            name for name in mine if name not in {"steps", "config", "final_episodes"} and mine[name] != saved[name]
+            name
+            for name in mine
+            if name not in {"steps", "config", "final_episodes", "constraint_fingerprint"} and mine[name] != saved[name]
         ]
         if differing:
             shown = ", ".join(f"{name}={saved[name]!r}" for name in differing)
@@ -310,7 +322,17 @@ def _newest(checkpoints: CheckpointFolder) -> tuple[int, dict[str, Any]] | None:
 def _resume(result: TrainingResult, folder: Path, checkpoints: CheckpointFolder) -> None:
     found = _newest(checkpoints)
     if found is None:
+        warnings.warn(
+            f"{str(folder)!r} holds no checkpoint yet, so that nothing is resumed: the run begins anew", stacklevel=3
+        )
         return
+    # Less than a step of all environments beyond the wanted length is where a run of that length ends.
+    steps, settings = found[0], result.settings
+    if steps - settings.num_envs >= settings.steps:
+        raise InvalidValueError(
+            f"steps={settings.steps:,} is less than the {steps:,} that the run in {str(folder)!r} has made; give more "
+            "to continue it"
+        )
     file = folder / HISTORY
     try:
         # What later rows and summaries are computed from.

@@ -106,6 +106,9 @@ def import_place(place: str) -> Any:
 def run_file(file: Path) -> Any:
     """Run a Python file of the user's as a module, once for each version of its content.
 
+    Its folder becomes the first on ``sys.path``, as for a script, and stays there, because the file's functions may
+    import its neighbours later. As everywhere in Python, of two neighbours of one name the first imported one serves.
+
     Args:
         file: The file.
 
@@ -129,6 +132,8 @@ def run_file(file: Path) -> Any:
         raise InvalidValueError(f"{str(file)!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    if sys.path[:1] != [str(path.parent)]:
+        sys.path.insert(0, str(path.parent))
     try:
         with user_errors(f"running {str(file)!r}"):
             spec.loader.exec_module(module)

@@ -23,7 +23,7 @@ from octavo_aram.audit import ExecutedActionAudit, ExecutedViolationError
 from octavo_aram.constraints._user import checked_count, checked_number, checked_tolerance, numbers
 from octavo_aram.constraints.base import Constraint
 from octavo_aram.equivalence import EquivalenceWarning, checked_preference, warn_unless_equivalent
-from octavo_aram.observation_reader import ObservationReader, numeric_reward, single_reward
+from octavo_aram.observation_reader import ObservationReader, no_reward, numeric_reward, single_reward
 from octavo_aram.references import as_constraint
 
 __all__ = ["ActionConstraintWrapper", "AutoMDPWrapper", "ExecutedActionAudit", "ExecutedViolationError"]
@@ -121,8 +121,8 @@ class ActionConstraintWrapper(_Constrained):
         constraint: The constraint, on normalised actions and raw observations; or the name of a known one, e.g.
             ``"Re+L2"``, a YAML file or ``module:Class``.
         mode: ``"error"``: an infeasible action raises; ``"project"``: its projection is executed; ``"reject"``: nothing
-            is executed, the same observation comes back with reward 0, and after ``max_self_loops`` rejections in a row
-            the projection is executed.
+            is executed, the same observation comes back with reward 0 (zeros of the ``reward_space`` where rewards are
+            vectors), and after ``max_self_loops`` rejections in a row the projection is executed.
         tol: Tolerance of the membership test.
         max_self_loops: Cap on rejections in a row.
         constraint_obs: Extracts the constraint's observation from that of the environment.
@@ -181,7 +181,7 @@ class ActionConstraintWrapper(_Constrained):
             if self.mode == "reject" and self._loops < self.max_self_loops:
                 self._loops += 1
                 extra |= {"self_loop": self._loops, "executed_action": None}
-                return copy.deepcopy(self._obs), 0.0, False, False, extra
+                return copy.deepcopy(self._obs), no_reward(self.env), False, False, extra
             extra["fallback"] = self.mode == "reject"
             native, seen, extra["n_qp"] = self._projected(action)
         obs, reward, terminated, truncated, info = self._execute(native)

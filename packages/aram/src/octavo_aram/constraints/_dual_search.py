@@ -104,11 +104,11 @@ def project_knapsack(
         moved = p - multiplier[:, None] * u
         free = (moved > lower) & (moved < upper)
         held = moved.clamp(lower, upper) * ~free
-        face = u * free
-        squares = torch.linalg.vecdot(face, face)
-        on_face = squares > 0
-        squares = torch.where(on_face, squares, 1.0)
-    # The closed form on the face: the multiplier from the free components alone.
+    # The closed form on the face, differentiable in the weights too: the multiplier from the free components alone.
+    face = u * free
+    squares = torch.linalg.vecdot(face, face)
+    on_face = squares > 0
+    squares = torch.where(on_face, squares, 1.0)
     exact = torch.linalg.vecdot(u, p * free + held) - target
     shift = torch.where(on_face, exact / squares, multiplier)
     x = (p - shift[:, None] * u) * free + held

@@ -21,6 +21,7 @@ _MAX_STEPS = 80
 _BOUNDARY_SHARE = 0.995
 _LARGEST_DUAL = 1e9
 _REGULAR = 1e-12
+_FARTHEST = 1e8
 
 
 def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Float[Tensor, "batch d"]:
@@ -31,7 +32,7 @@ def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Flo
         pieces: The set, with an inequality for every bound that matters.
 
     Returns:
-        The nearest points, to about 1e-9; with gradient if ``point`` has one.
+        The nearest points, to about 1e-9; with gradient if ``point`` or the inequalities and quadratics have one.
 
     Raises:
         EmptySetError: If a set is empty.
@@ -41,13 +42,16 @@ def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Flo
     """
     batch, dim = point.shape
     size = dim + pieces.lifted
+    scaled = with_equations(scaled_pieces(pieces))
     with torch.no_grad():
-        goal = point.new_zeros(batch, size)
-        goal[:, :dim] = point
-        diagonal = point.new_zeros(batch, size)
+        # The method tells directions apart to a part in 1e7 or so; shortened to this, a far point's changes less.
+        shorter = point * (_FARTHEST / point.abs().amax(-1, keepdim=True)).clamp(max=1.0) - point
+    point = point + shorter
+    goal = torch.nn.functional.pad(point, (0, pieces.lifted))
+    with torch.no_grad():
         # The objective is scaled so that its gradient is of size 1 at far points.
+        diagonal = point.new_zeros(batch, size)
         diagonal[:, :dim] = 1 / point.abs().amax(-1, keepdim=True).clamp(min=1.0)
-        scaled = with_equations(scaled_pieces(pieces))
         z, multipliers, solved = _solve_with_retries(goal, diagonal, torch.zeros_like(goal), scaled, dim)
         if not solved.all():
             raise EmptySetError(
@@ -55,40 +59,43 @@ def project_pieces(point: Float[Tensor, "batch d"], pieces: ConvexPieces) -> Flo
                 int((~solved).nonzero()[0, 0]),
                 "loosen one of them, or check with interior()",
             )
-        solution = z[:, :dim]
-    if not point.requires_grad:
-        return solution
-    with torch.no_grad():
-        slope = _sensitivity(z, multipliers, diagonal, scaled, dim)
-    return solution + _times(slope, point - point.detach())
+    step = _newton_step(z, multipliers, goal, diagonal, scaled, dim)
+    return z[:, :dim] if step is None else z[:, :dim] + step
 
 
-def _sensitivity(z: Tensor, multipliers: Tensor, diagonal: Tensor, pieces: ConvexPieces, dim: int) -> Tensor:
-    """Derivative [batch, d, d] of the projection: the optimality conditions of the active constraints, solved.
+def _newton_step(
+    z: Tensor, multipliers: Tensor, goal: Tensor, diagonal: Tensor, pieces: ConvexPieces, dim: int
+) -> Tensor | None:
+    """Zeros [batch, d] with the derivative of the projection; ``None`` where neither goal nor pieces have a gradient.
 
-    A constraint is active where its multiplier exceeds its slack; of the last iterate's barrier, which would count
-    those with small multipliers in part, nothing is left.
+    It is one Newton step on the optimality conditions of the active constraints. A constraint is active where its
+    multiplier exceeds its slack; of the last iterate's barrier, which would count those with small multipliers in part,
+    nothing is left. Equations count as fixed.
     """
     assert pieces.inequality is not None
     assert pieces.inequality_bound is not None
-    batch, size = z.shape
+    batch = len(z)
     quadratics = [(q.expand(batch, dim, dim), c.expand(batch, dim), r.expand(batch)) for q, c, r in pieces.quadratics]
     value, jacobian = _functions(z, pieces.inequality, pieces.inequality_bound, quadratics, dim, None)
     active = multipliers > -value
-    hessian = torch.diag_embed(diagonal)
-    for index, (q, _, _) in enumerate(quadratics):
-        weight = multipliers[:, pieces.inequality.shape[1] + index, None, None]
-        hessian[:, :dim, :dim] += 2 * weight * q
-    # What the objective and the active constraints leave free must not make the system singular.
-    hessian.diagonal(dim1=1, dim2=2)[:, dim:] += _REGULAR
-    rows, signs = jacobian * active[..., None], torch.where(active, -_REGULAR, -1.0)
-    if pieces.equality is not None:
-        rows = torch.cat([rows, pieces.equality], 1)
-        signs = torch.cat([signs, signs.new_full(pieces.equality.shape[:2], -_REGULAR)], 1)
-    system = torch.cat([torch.cat([hessian, rows.mT], 2), torch.cat([rows, torch.diag_embed(signs)], 2)], 1)
-    right = system.new_zeros(batch, system.shape[1], dim)
-    right[:, :size] = torch.diag_embed(diagonal)[:, :, :dim]
-    return torch.linalg.solve(system, right)[:, :dim]
+    residual = [diagonal * (z - goal) + _times(jacobian.mT, multipliers * active), value * active]
+    if not any(part.requires_grad for part in residual):
+        return None
+    with torch.no_grad():
+        hessian = torch.diag_embed(diagonal)
+        for index, (q, _, _) in enumerate(quadratics):
+            weight = multipliers[:, pieces.inequality.shape[1] + index, None, None]
+            hessian[:, :dim, :dim] += 2 * weight * q
+        # What the objective and the active constraints leave free must not make the system singular.
+        hessian.diagonal(dim1=1, dim2=2)[:, dim:] += _REGULAR
+        rows, signs = jacobian * active[..., None], torch.where(active, -_REGULAR, -1.0)
+        if pieces.equality is not None:
+            rows = torch.cat([rows, pieces.equality], 1)
+            signs = torch.cat([signs, signs.new_full(pieces.equality.shape[:2], -_REGULAR)], 1)
+            residual.append(value.new_zeros(pieces.equality.shape[:2]))
+        system = torch.cat([torch.cat([hessian, rows.mT], 2), torch.cat([rows, torch.diag_embed(signs)], 2)], 1)
+    change = torch.cat(residual, 1)
+    return -torch.linalg.solve(system, change - change.detach())[:, :dim]
 
 
 def deepest_point(pieces: ConvexPieces, batch: int, dim: int, like: Tensor) -> Float[Tensor, "batch d"]:
@@ -200,6 +207,8 @@ def _solve(
     rounding = goal.new_full((batch,), 1e-12)
     for q, _, _ in quadratics:
         rounding = torch.maximum(rounding, 1e-15 * q.abs().sum((1, 2)))
+    # Near the end rounding may drive an iterate away from the solution: the best one counts.
+    lowest, best = goal.new_full((batch,), torch.inf), (z, slack, dual)
     for _ in range(_MAX_STEPS):
         stationarity = diagonal * (z - goal) + linear + _times(jacobian.mT, dual) + _times(equality.mT, free)
         primal = value + slack
@@ -210,8 +219,12 @@ def _solve(
             error = torch.maximum(error, balance.abs().amax(-1))
         # Rounding in the Newton system limits stationarity once the gap has closed.
         precision = torch.where(gap <= 1e-18 * reach, 1e-7, 1e-10)
-        done = (error <= rounding) & (gap <= 1e-15 * reach) & (stationarity.abs().amax(-1) <= precision * reach)
-        solved |= done
+        merit = torch.maximum(gap / 1e-15, stationarity.abs().amax(-1) / precision) / reach
+        merit = torch.maximum(merit, error / rounding)
+        better = merit < lowest
+        lowest = torch.where(better, merit, lowest)
+        best = tuple(torch.where(better[:, None], new, old) for new, old in zip((z, slack, dual), best, strict=True))
+        solved |= merit <= 1
         if solved.all():
             break
         hessian = torch.diag_embed(diagonal + 1e-14)
@@ -249,6 +262,7 @@ def _solve(
         slack = slack + torch.where(keep, length * dslack, zero)
         dual = dual + torch.where(keep, length * ddual, zero)
         value, jacobian = _functions(z, sides, limits, quadratics, dim, depth)
+    z, slack, dual = best
     value, _ = _functions(z, sides, limits, quadratics, dim, depth)
     feasible = value.amax(-1) <= 1e-8 + 100 * rounding
     if equations:

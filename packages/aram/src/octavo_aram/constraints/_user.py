@@ -14,6 +14,7 @@ from torch import Tensor
 from octavo_aram.user_code import user_errors
 
 __all__ = [
+    "LARGEST_INDEX",
     "checked_count",
     "checked_dim",
     "checked_indices",
@@ -23,6 +24,10 @@ __all__ = [
     "numbers",
     "vector",
 ]
+
+
+LARGEST_INDEX = 2**31 - 1
+"""No observation has more entries."""
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
@@ -164,7 +169,7 @@ def checked_indices(indices: Any, name: str) -> np.ndarray:
         The indices as int64.
 
     Raises:
-        InvalidValueError: If one is negative or no integer, or there are none.
+        InvalidValueError: If one is negative, too large or no integer, or there are none.
     """
     try:
         array = np.asarray(indices)
@@ -174,8 +179,11 @@ def checked_indices(indices: Any, name: str) -> np.ndarray:
     listed = indices if isinstance(indices, list | tuple) else ()
     if any(isinstance(index, bool | np.bool_) for index in listed):
         array = np.array(None)
-    if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "iu" or (array < 0).any():
-        raise InvalidValueError(f"{name}={indices!r} is not accepted; give a list of one or more indices >= 0")
+    whole = array.ndim == 1 and len(array) > 0 and array.dtype.kind in "iu"
+    if not whole or (array < 0).any() or (array > LARGEST_INDEX).any():
+        raise InvalidValueError(
+            f"{name}={indices!r} is not accepted; give a list of one or more indices >= 0, at most {LARGEST_INDEX}"
+        )
     return array.astype(np.int64)
 
 

@@ -135,14 +135,15 @@ class Ellipsoid(Constraint):
 
     Args:
         matrix: Q as [d, d], its diagonal as [d], or a function that maps float64 NumPy observations [batch, obs] to
-            [batch, d, d] or [batch, d].
+            [batch, d, d] or [batch, d]; projections and violations have no gradient with respect to what it reads.
         bound: Right-hand side >= 0.
         center: Centre [d] within the box; the origin by default.
         action_dim: Number of components, needed if ``matrix`` is a function.
         min_obs_dim: Least number of observation entries that the function reads.
 
     Raises:
-        InvalidValueError: If Q is not symmetric positive semidefinite, the bound is negative, or shapes do not fit.
+        InvalidValueError: If Q is not symmetric, the bound is negative, or shapes do not fit.
+        InvalidTypeError: If Q has a negative eigenvalue.
 
     Source:
         Beyond the paper: R+T and O+S of the omron-sinicx benchmark.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from octavo_aram.constraints._batch import Batch
 from octavo_aram.constraints._counter import QPCounter, count_qp, note_qp
+from octavo_aram.constraints._empty import renumbered
 from octavo_aram.constraints._settle import rounded_by_trial, settled
 from octavo_aram.constraints._user import checked_dim, checked_tolerance
 from octavo_aram.user_code import user_errors
@@ -163,6 +164,15 @@ class Constraint(ABC):
 
     def _nearest(self, obs: Tensor | None, act: Tensor) -> Tensor:
         """Result of ``_project``, checked."""
+        far = (act.detach().abs() > _FAR_ACTION).any(-1)
+        if far.any():
+            # Rounding grows with the action, so that the first projection may lie outside. A second one leaves an error
+            # no larger than that of the first: projections onto convex sets bring no points further apart.
+            rows = far.nonzero()[:, 0]
+            seen = None if obs is None else obs[rows]
+            with renumbered(rows):
+                first = (self._run if self._is_own() else self._points)("_project", seen, act[rows])
+            act = act.index_put((rows,), first)
         return self._points("_project", obs, act)
 
     def _inner(self, obs: Tensor | None, act: Tensor) -> Tensor:
@@ -234,7 +244,8 @@ class Constraint(ABC):
 
         Args:
             obs: Raw observations [o] or [..., o]; ``None`` if the set does not depend on them.
-            act: Actions [d] or [..., d] in normalised units. Tensors keep their gradient.
+            act: Actions [d] or [..., d] in normalised units. Tensors keep their gradient, also that of ``obs`` where
+                the set reads it in torch: functions of the user's are called in NumPy and give it none.
 
         Returns:
             Values >= 0 of the leading shape, 0 exactly inside; scalar arrays for one action.
@@ -251,12 +262,16 @@ class Constraint(ABC):
     def project(self, obs: Any, act: Any) -> Any:
         """Find the nearest feasible actions in the Euclidean norm (for ``SumEquality`` those of exactly the sum).
 
-        Tensors keep their gradient where the projection has one. A result in less than float64 may be pulled inwards by
-        a few units in the last place so that rounding does not make it infeasible.
+        Tensors keep their gradient where the projection has one: that of ``act``, and that of ``obs`` where the set
+        reads it in torch (``w_idx``); functions of the user's are called in NumPy and give it none. A result in less
+        than float64 may be pulled inwards by a few units in the last place so that rounding does not make it
+        infeasible.
 
         Args:
             obs: Raw observations [o] or [..., o]; ``None`` if the set does not depend on them.
-            act: Actions [d] or [..., d], of any magnitude.
+            act: Actions [d] or [..., d], of any magnitude. Beyond 1e6 the result is feasible, and the nearest to an
+                action that differs from the given one by a part in 1e12 or less; by one in 1e6 beyond 1e14 and where
+                the set needs an interior-point method.
 
         Returns:
             Actions of the same shape, kind, dtype and device.
@@ -276,9 +291,9 @@ class Constraint(ABC):
         if reach > _LARGEST_ACTION:
             largest = goal.detach().abs().amax(-1, keepdim=True)
             goal = goal * torch.where(largest > _LARGEST_ACTION, _REDUCED_ACTION / largest, 1.0)
-        exact = self._nearest(batch.obs, goal)
-        if reach > _FAR_ACTION:
-            exact = self._nearest(batch.obs, exact)
+        # Most actions are near: what is known of the batch saves a look at each row.
+        near = reach <= _FAR_ACTION
+        exact = self._points("_project", batch.obs, goal) if near else self._nearest(batch.obs, goal)
         return batch.shaped(self._rounded(batch, exact, goal))
 
     def interior(self, obs: Any = None) -> Any:

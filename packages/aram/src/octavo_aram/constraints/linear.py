@@ -26,7 +26,7 @@ class LinearInequality(Constraint):
 
     Args:
         matrix: A as [rows, d] (or [d] for one row), or a function of float64 NumPy observations [batch, obs] that
-            returns [batch, rows, d].
+            returns [batch, rows, d]; projections and violations have no gradient with respect to what it reads.
         bound: b as [rows] (or a number), or a function that returns [batch, rows].
         action_dim: Number of components, needed if ``matrix`` is a function.
         min_obs_dim: Least number of observation entries that the functions read.
