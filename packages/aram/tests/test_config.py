@@ -10,7 +10,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from octavo_aram.config import ARAMConfig, check_preference, config_from_json, config_to_json
+from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
+from octavo_aram.setting_checks import check_preference
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 

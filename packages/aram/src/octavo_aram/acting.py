@@ -14,12 +14,12 @@ from torch import Tensor
 from octavo_aram.abilities import naming_the_state
 from octavo_aram.action_range import ExecutedViolationError
 from octavo_aram.choice import Choice
-from octavo_aram.config import check_preference
 from octavo_aram.constraints import Constraint
 from octavo_aram.constraints._user import numbers
 from octavo_aram.counters import Counters, PhaseCounters
 from octavo_aram.environment import EnvGroup
 from octavo_aram.preferences import Preferences
+from octavo_aram.setting_checks import check_preference
 
 __all__ = ["Acting"]
 

@@ -22,7 +22,7 @@ from octavo_aram.action_range import refuse_normalized_observations, refuse_wrap
 from octavo_aram.agent_state import agent_state, restore_agent
 from octavo_aram.buffers import Batch, DualReplayBuffer
 from octavo_aram.choice import Choice
-from octavo_aram.config import ARAMConfig, plain_value
+from octavo_aram.config import ARAMConfig
 from octavo_aram.constraints import Constraint
 from octavo_aram.counters import Counters
 from octavo_aram.entropy import EntropyTarget, target_or_dimension, volume_is_seen
@@ -30,6 +30,7 @@ from octavo_aram.environment import EnvGroup, observation_scale, reward_map
 from octavo_aram.networks import ActionScaling
 from octavo_aram.preferences import Preferences
 from octavo_aram.references import as_constraint
+from octavo_aram.setting_checks import plain_value
 
 __all__ = ["Agent", "Core", "as_constraint"]
 

@@ -14,11 +14,12 @@ from typing import Any
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_core.files import atomic_write
 
-from octavo_aram.config import ARAMConfig, config_from_json, config_to_json, plain_value
+from octavo_aram.config import ARAMConfig, config_from_json, config_to_json
 from octavo_aram.constraints._user import checked_count
 from octavo_aram.environment import env_id
 from octavo_aram.json_text import json_text
 from octavo_aram.methods import METHODS
+from octavo_aram.setting_checks import plain_value
 
 if sys.platform == "win32":
     import msvcrt

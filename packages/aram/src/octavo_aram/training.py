@@ -18,7 +18,6 @@ from octavo_core.progress import ProgressCallback, no_progress
 
 from octavo_aram.agent import Agent, as_constraint
 from octavo_aram.buffers import memory_text
-from octavo_aram.config import plain_value
 from octavo_aram.constraints._user import checked_count
 from octavo_aram.env_loading import load_env
 from octavo_aram.evaluation import EVALUATION_PREFERENCES, evaluate
@@ -35,6 +34,7 @@ from octavo_aram.run_settings import (
     write_history,
     write_settings,
 )
+from octavo_aram.setting_checks import plain_value
 from octavo_aram.user_code import user_errors
 
 __all__ = ["RunSettings", "TrainingResult", "load_run", "train"]
