@@ -11,10 +11,12 @@ from coherent_traces import random_traces
 from octavo_coherent_factuality.annotators import Gold, Independent, Silver
 from octavo_coherent_factuality.compat import reference_curve
 from octavo_coherent_factuality.curve import calibration_curve, curve_of_table
+from octavo_coherent_factuality.filter import SplitConformalFilter
 from octavo_coherent_factuality.generator import generate_traces
 from octavo_coherent_factuality.method import METHODS
 from octavo_coherent_factuality.outcomes import OutcomeTable, jitter
 from octavo_coherent_factuality.quantile import quantile_rank
+from octavo_coherent_factuality.risk_control import RiskControlFilter
 from octavo_coherent_factuality.trace import ReasoningTrace
 
 pytestmark = pytest.mark.claim
@@ -152,3 +154,13 @@ def test_generator_order_of_methods(seed: int) -> None:
     assert abs(points["boosted"].realised - 0.9) < 0.03
     own = calibration_curve(traces, [0.1], method=METHODS["independent"], evaluator=Independent())
     assert own.points[0].realised == pytest.approx(0.9, abs=0.01)
+
+
+def test_evaluation_names_the_event_it_measures() -> None:
+    traces = generate_traces(60, seed=3)
+    controlled = RiskControlFilter(0.3).fit(traces[:40])
+    found = controlled.evaluate(traces[40:])
+    assert found.event.startswith(Silver().event)
+    assert controlled.event in found.event
+    assert SplitConformalFilter(0.3).fit(traces[:40]).evaluate(traces[40:]).event == Silver().event
+    assert controlled.evaluate(traces[40:], annotator=Independent()).event == Independent().event

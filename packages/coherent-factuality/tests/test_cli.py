@@ -131,6 +131,33 @@ def test_traces_from_given_answers(files: Path, capsys: pytest.CaptureFixture[st
         (["report", "new.jsonl", "-f", "good.json", "--trace", "²"], "no trace '²'"),
         (["curve", "calibration.jsonl", "--plot", "no/such/c.png"], "cannot write"),
         (["fit", "cycle.jsonl"], "give --repair break to drop"),
+        (["fit", "calibration.jsonl", "-o", "calibration.jsonl"], "--out 'calibration.jsonl' is the input"),
+        (["fit", "calibration.jsonl", "-o", "link.jsonl"], "--out 'link.jsonl' is the input 'calibration.jsonl'"),
+        (["filter", "new.jsonl", "-f", "good.json", "-o", "./new.jsonl"], "--out 'new.jsonl' is the input"),
+        (["filter", "new.jsonl", "-f", "good.json", "-o", "good.json"], "--out 'good.json' is the input"),
+        (["report", "new.jsonl", "-f", "good.json", "-o", "new.jsonl"], "--out 'new.jsonl' is the input"),
+        (["report", "new.jsonl", "-f", "good.json", "-o", "good.json"], "--out 'good.json' is the input"),
+        (["curve", "calibration.jsonl", "--plot", "calibration.jsonl"], "--plot 'calibration.jsonl' is the input"),
+        (["annotate", "new.jsonl", "-o", "new.jsonl"], "--out 'new.jsonl' is the input"),
+        (["trace", "question.jsonl", "--offline", "--resume", "-o", "question.jsonl"], "is the input"),
+        (["trace", "twice.jsonl", "--model", "m", "--cache", "empty.jsonl", "--resume", "-o", "empty.jsonl"], "is the"),
+        (["curve", "calibration.jsonl", "--plot", "c.svg"], "--plot 'c.svg' names no PNG file"),
+        (["curve", "calibration.jsonl", "--families", "zz"], "--families 'zz' is unknown"),
+        (["curve", "calibration.jsonl", "--evaluation", "zz"], "--evaluation 'zz' is unknown"),
+        (
+            ["trace", "fine.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--resume", "-o", "."],
+            "cannot write '.'",
+        ),
+        (["trace", "fine.jsonl", "--offline", "--resume", "-o", "."], "cannot write '.'"),
+        (
+            ["trace", "fine.jsonl", "--offline", "--resume", "-o", "latin.jsonl"],
+            "line 1 of 'latin.jsonl' is not a trace",
+        ),
+        (["trace", "fine.jsonl", "--offline", "--resume", "-o", "notes.txt"], "line 1 of 'notes.txt' is not a trace"),
+        (
+            ["annotate", "new.jsonl", "-o", "a.jsonl", "--by", "equations", "--time-limit", "nan"],
+            "give seconds above 0",
+        ),
         (["trace", "empty.jsonl", "--offline"], "holds no questions"),
         (["trace", "no-answer.jsonl", "--offline"], "line 2 of 'no-answer.jsonl' has an empty answer"),
         (["trace", "twice.jsonl", "--offline"], "the id '1' occurs more than once"),
@@ -153,9 +180,16 @@ def test_bad_input_ends_with_one_line(
         "alternatives": [{"question": "q", "answer": "a", "alternatives": "a text"}],
         "numbers": [{"question": "q", "answer": "a", "alternatives": [5]}],
         "question": [{"question": 5, "answer": "a"}],
+        "fine": [{"question": "q", "answer": "a"}],
     }.items():
         Path(f"{name}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    Path("link.jsonl").symlink_to("calibration.jsonl")
+    Path("latin.jsonl").write_bytes(b"\xe4\n")
+    Path("notes.txt").write_text("thesis")
+    before = {file: file.read_bytes() for file in files.iterdir() if file.is_file()}
+    capsys.readouterr()
     assert octavo(*words) == 2
+    assert {file: file.read_bytes() for file in before} == before
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning")]
     assert len(lines) == 1
     assert match in lines[0]
@@ -239,3 +273,19 @@ def test_demo_and_bench_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.id for row in report.rows}
     assert {"coverage_alpha_0.1", "retained_vs_posthoc", "independent_undercovers"} <= rows
     assert "trace.html" in report.artifacts
+
+
+def test_an_edited_question_needs_another_id(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("q.jsonl").write_text('{"id": 1, "question": "q", "answer": "1 + 1 = 2"}\n')
+    assert octavo("trace", "q.jsonl", "-o", "t.jsonl", "--offline") == 0
+    before = Path("t.jsonl").read_bytes()
+    Path("q.jsonl").write_text('{"id": 1, "question": "r", "answer": "1 + 1 = 2"}\n')
+    assert octavo("trace", "q.jsonl", "-o", "t.jsonl", "--offline", "--resume") == 2
+    assert "the id '1' belongs to two questions" in capsys.readouterr().err
+    assert Path("t.jsonl").read_bytes() == before
+
+
+def test_equations_without_a_limit(files: Path) -> None:
+    write_traces("one.jsonl", read_traces("new.jsonl")[:1])
+    assert octavo("annotate", "one.jsonl", "-o", "a.jsonl", "--by", "equations", "--time-limit", "inf") == 0
+    assert read_traces("a.jsonl")[0].is_annotated

@@ -68,6 +68,8 @@ FALSE = (
     "log(100) = 7",
     "17 mod 5 = 3",
     "1/3 = 34%",
+    "48 = 46 and that is it",
+    "100 * 3 = 301",
 )
 UNKNOWN = (
     "5 plus 3 = 8",
@@ -137,6 +139,21 @@ UNKNOWN = (
     "f(2) = 5",
     "the 5th = 3",
     "3 = 5th",
+    "It is a lie that 2+2=4",
+    "2 + 2 = 4 is nonsense",
+    "I doubt that 2+2=4",
+    "2 + 2 = 4 fails",
+    "2 + 2 = 4 is impossible",
+    "3 + 4 = 7 too few",
+    "3 + 4 = 7 apples more than Tom",
+    "24 = 1 day",
+    "100 = 1 century",
+    "0x10 = 16",
+    "0b101 = 5",
+    "5 = 0b101",
+    "9 + 5 = 2 on a clock",
+    "x/x = 1",
+    "x^2/x = x",
 )
 
 

@@ -65,6 +65,22 @@ def test_groups_with_their_own_levels_and_unseen_ones() -> None:
         GroupConformalFilter(0.01).fit(calibration)
 
 
+def test_groups_by_several_properties() -> None:
+    calibration = grouped(40, 1)
+    by_name = GroupConformalFilter(0.2).fit(calibration)
+    by_pair = GroupConformalFilter(0.2, group_by=lambda trace: (trace.group, 1)).fit(calibration)
+    assert by_pair.counts_ == {("easy", 1): 40, ("hard", 1): 40}
+    assert by_pair.cuts_ == {(name, 1): cut for name, cut in by_name.cuts_.items()}
+    other = grouped(5, 2)
+    assert by_pair.predict(other) == by_name.predict(other)
+
+
+@pytest.mark.parametrize(("group", "match"), [(float("nan"), r"has no group \(nan\)"), (["a"], "give a name")])
+def test_bad_groups(group: Any, match: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
+        GroupConformalFilter(0.2, group_by=lambda trace: group).fit(random_traces(10, 0))
+
+
 @given(st.integers(5, 80), st.sampled_from([0.05, 0.1, 0.25, 0.42]), st.floats(0.01, 100))
 @settings(max_examples=15, deadline=None)
 def test_equal_weights_are_the_plain_filter(n: int, alpha: float, weight: float) -> None:

@@ -18,7 +18,7 @@ from octavo_coherent_factuality.annotators import (
     member_verdicts,
     nonconformity,
 )
-from octavo_coherent_factuality.baselines import oracle_retained, oracle_subset
+from octavo_coherent_factuality.baselines import fixed_threshold, oracle_retained, oracle_subset
 from octavo_coherent_factuality.family import NestedFamily
 from octavo_coherent_factuality.graph import DeducibilityGraph
 from octavo_coherent_factuality.scorers import (
@@ -201,3 +201,30 @@ def test_bad_risks_are_refused(risks: Any) -> None:
 def test_summing_families_need_a_lowest_risk() -> None:
     with pytest.raises(ValueError, match="lower attribute 'lowest'"):
         NestedFamily.build(DeducibilityGraph.empty(2), np.array([-1.0, 2.0]), "prefix")
+
+
+def test_a_threshold_that_is_no_number_keeps_nothing_by_accident() -> None:
+    trace = random_traces(1, 0)[0]
+    with pytest.raises(ValueError, match="tau is NaN"):
+        NestedFamily.build(trace, claim_risks(FrequencyScorer(), trace)).at(float("nan"))
+    with pytest.raises(ValueError, match="tau is NaN"):
+        fixed_threshold([trace], float("nan"))
+
+
+@pytest.mark.parametrize("annotator", [Independent(), Silver(), Partial(max_bad=0), Gold("silver")])
+@pytest.mark.parametrize(
+    ("kept", "match"),
+    [(np.array([1, 0, 0]), "mask of truth values"), (np.array([True]), "one truth value per claim")],
+)
+def test_annotators_take_masks_only(annotator: Any, kept: np.ndarray, match: str) -> None:
+    """Zeros and ones would index: claims 1 and 0 instead of claim 0 alone."""
+    trace = ReasoningTrace(claims_from_arrays(factual=[1, 0, 1]))
+    assert annotator(trace, np.array([True, False, False]))
+    with pytest.raises((TypeError, ValueError), match=match):
+        annotator(trace, kept)
+
+
+@pytest.mark.parametrize("risks", [["1", "2"], [1j, 2j], np.array([1j, 2j])])
+def test_risks_that_are_no_numbers(risks: Any) -> None:
+    with pytest.raises(TypeError, match="give a list or an array of numbers"):
+        NestedFamily.build(DeducibilityGraph.empty(2), risks)

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import networkx
 import numpy as np
+import pandas
 import pytest
+import scipy.sparse
 from coherent_traces import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,3 +132,24 @@ def test_pyg() -> None:
     data = DeducibilityGraph.from_parents([[], [0], [0, 1]]).to_pyg()
     assert data.edge_index.tolist() == [[0, 0, 1], [1, 2, 2]]
     assert data.num_nodes == 3
+
+
+def test_parents_may_come_one_by_one() -> None:
+    assert DeducibilityGraph.from_parents(row for row in [[], [0]]).to_parents() == [[], [0]]
+
+
+@pytest.mark.parametrize(
+    "kind", [pandas.DataFrame, np.matrix, scipy.sparse.csr_array, scipy.sparse.coo_matrix, np.array, list]
+)
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_matrices_of_every_kind(kind: Callable[..., Any]) -> None:
+    rows = [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
+    assert DeducibilityGraph.from_matrix(kind(rows)).to_parents() == [[], [0], [0, 1]]
+
+
+def test_the_arrays_of_the_caller_stay_writable() -> None:
+    indptr, indices = np.array([0, 0, 1]), np.array([0])
+    graph = DeducibilityGraph(indptr, indices)
+    indices[0] = 1
+    assert indptr.flags.writeable
+    assert graph.to_parents() == [[], [0]]

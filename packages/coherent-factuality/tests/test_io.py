@@ -63,6 +63,14 @@ def test_official_layout(tmp_path: Path) -> None:
     assert trace.question == "What is 1 + 1 + 1?"
 
 
+@pytest.mark.parametrize("name", ["one.json", "one.JSON", "many.Json"])
+def test_json_files_by_any_name(tmp_path: Path, name: str) -> None:
+    entry = {"claims": ["a"], "question": "q"}
+    (tmp_path / name).write_text(json.dumps(entry if name.startswith("one") else {"data": [entry]}, indent=1))
+    (trace,) = read_traces(tmp_path / name)
+    assert trace.question == "q"
+
+
 def test_plain_forms_of_claims() -> None:
     trace = trace_from_json(
         {

@@ -104,6 +104,16 @@ def test_bad_training_input() -> None:
         train_scorer(good)
     with pytest.raises(ValueError, match="must be positive"):
         train_scorer(generate_traces(5), steps=0)
+    with pytest.raises(ValueError, match="positive and finite"):
+        train_scorer(generate_traces(5), learning_rate=float("inf"))
+    with pytest.raises(ValueError, match="training diverged with learning_rate=1e\\+37"):
+        train_scorer(generate_traces(20), steps=20, learning_rate=1e37)
+    with pytest.raises(TypeError, match="give a list of names"):
+        train_scorer(generate_traces(5), scores="frequency")
+    with pytest.raises(TypeError, match="give a list of names"):
+        CrossFittedFilter(scores="frequency").fit(generate_traces(5))
+    with pytest.raises(ValueError, match="seed=-1 is out of range"):
+        CrossFittedFilter(seed=-1).fit(generate_traces(5))
     with pytest.raises(ValueError, match="folds"):
         CrossFittedFilter(folds=1).fit(generate_traces(5))
     with pytest.raises(RuntimeError, match="not calibrated"):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from octavo_coherent_factuality.filter import SplitConformalFilter
 from octavo_coherent_factuality.generator import generate_traces
-from octavo_coherent_factuality.io import read_traces
+from octavo_coherent_factuality.io import read_traces, write_traces
 from octavo_coherent_factuality.llm import LLM, CachedLLM, OpenAICompatible, ReplayLLM, request_key
 from octavo_coherent_factuality.pipeline import LLMJudge, ReasoningPipeline, merge_claims
 from octavo_core.errors import InvalidStateError
@@ -331,7 +331,8 @@ def test_runs_go_on_after_a_torn_line(tmp_path: Path) -> None:
     whole = out.read_bytes()
     out.write_bytes(whole + b'{"id": "2", "claims": [{"te')
     model = StandIn()
-    traces = ReasoningPipeline(model, num_samples=1).run(questions, out)
+    with pytest.warns(UserWarning, match="cut off in the middle"):
+        traces = ReasoningPipeline(model, num_samples=1).run(questions, out)
     assert [trace.id for trace in traces] == ["0", "1", "2", "3"]
     assert [trace.id for trace in read_traces(out)] == ["0", "1", "2", "3"]
     assert not [content for content, *_ in model.calls if "Question 0" in content]
@@ -339,6 +340,112 @@ def test_runs_go_on_after_a_torn_line(tmp_path: Path) -> None:
         pipeline.run(questions, out, resume=False)
     with pytest.raises(ValueError, match="no text 'question'"):
         pipeline.run([{"id": 1}], tmp_path / "u.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"thesis", "line 1 of .* is not a trace"),
+        (b"first line\nsecond line without newline", "line 1 of .* is not a trace"),
+        (b'{"claims": ["a"]}\n{"notes": "torn', "line 2 of .* is not a trace"),
+        (b'{"claims": ["a"]}\n3', "line 2 of .* is not a trace"),
+        (b"\xe4\n", "line 1 of .* is not a trace"),
+        (b"[" * 100_000, "line 1 of .* is not a trace"),
+    ],
+)
+def test_a_file_that_is_no_run_is_refused_untouched(tmp_path: Path, content: bytes, match: str) -> None:
+    out = tmp_path / "notes.txt"
+    out.write_bytes(content)
+    model = StandIn()
+    with pytest.raises(RuntimeError, match=match):
+        ReasoningPipeline(model, num_samples=0).run([{"question": "q"}], out)
+    assert out.read_bytes() == content
+    assert not model.calls
+    with pytest.raises(RuntimeError, match="Is a directory"):
+        ReasoningPipeline(model, num_samples=0).run([{"question": "q"}], tmp_path)
+
+
+def test_a_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
+    questions = [{"id": index, "question": f"Question {index}?"} for index in range(3)]
+    out = tmp_path / "t.jsonl"
+    made = ReasoningPipeline(StandIn(), num_samples=0).run(questions[:2], out)
+    write_traces(out, [trace.with_factual([True, True]) for trace in made])
+    judged = out.read_bytes()
+    out.write_bytes(judged[:-1])
+    ReasoningPipeline(StandIn(), num_samples=0).run(questions, out)
+    assert out.read_bytes().startswith(judged)
+    assert [(trace.id, trace.factual.tolist()) for trace in read_traces(out)[:2]] == [
+        ("0", [True] * 2),
+        ("1", [True] * 2),
+    ]
+    assert len(read_traces(out)) == 3
+
+
+def test_two_runs_never_write_to_one_file(tmp_path: Path) -> None:
+    questions = [{"id": index, "question": f"Question {index}?"} for index in range(2)]
+    out = tmp_path / "t.jsonl"
+    refused = []
+
+    def other(content: str) -> str:
+        """Start a second run while the first waits for its model."""
+        if "Question 1" in content and not refused:
+            with pytest.raises(RuntimeError, match="another run is writing to") as caught:
+                ReasoningPipeline(StandIn(), num_samples=0).run(questions, out)
+            refused.append(caught.value)
+        return reply(content)
+
+    ReasoningPipeline(StandIn(other), num_samples=0).run(questions, out)
+    assert len(refused) == 1
+    assert [trace.id for trace in read_traces(out)] == ["0", "1"]
+    # Both started before there was a file: the one that comes second to write is refused.
+    fresh = tmp_path / "u.jsonl"
+    calls = []
+
+    def first(content: str) -> str:
+        if not calls:
+            calls.append(content)
+            ReasoningPipeline(StandIn(), num_samples=0).run(questions, fresh)
+        return reply(content)
+
+    with pytest.raises(RuntimeError, match="another run has made"):
+        ReasoningPipeline(StandIn(first), num_samples=0).run(questions, fresh)
+    assert [trace.id for trace in read_traces(fresh)] == ["0", "1"]
+
+
+def test_a_file_that_is_replaced_during_a_run_is_told(tmp_path: Path) -> None:
+    questions = [{"id": index, "question": f"Question {index}?"} for index in range(2)]
+    out = tmp_path / "t.jsonl"
+
+    def annotate(content: str) -> str:
+        if "Question 1" in content:
+            write_traces(out, read_traces(out))
+        return reply(content)
+
+    with pytest.raises(RuntimeError, match="was moved or replaced"):
+        ReasoningPipeline(StandIn(annotate), num_samples=0).run(questions, out)
+    assert [trace.id for trace in read_traces(out)] == ["0"]
+
+
+def test_an_id_stands_for_one_question(tmp_path: Path) -> None:
+    out = tmp_path / "t.jsonl"
+    model = StandIn()
+    pipeline = ReasoningPipeline(model, num_samples=0)
+    pipeline.run([{"id": 1, "question": "q"}], out)
+    count = len(model.calls)
+    with pytest.raises(ValueError, match="the id '1' belongs to two questions"):
+        pipeline.run([{"id": 2, "question": "r"}, {"id": 1, "question": "other"}], out)
+    with pytest.raises(ValueError, match="the id '3' belongs to two questions"):
+        pipeline.run([{"id": 3, "question": "r"}, {"id": "3", "question": "s"}], out)
+    assert len(model.calls) == count
+    assert len(read_traces(out)) == 1
+
+
+def test_confidences_that_are_missing_are_told() -> None:
+    claims = [{"claim": "a", "confidence": 90}, {"claim": "b", "confidence": "much"}]
+    model = StandIn(lambda content: json.dumps({"claims": claims}))
+    with pytest.warns(UserWarning, match="1 of 2 claims"):
+        split = ReasoningPipeline(model).split("q", "a. b.")
+    assert not any(claim.scores for claim in split)
 
 
 KILLED = """

@@ -15,6 +15,7 @@ from octavo_coherent_factuality.quantile import (
     pac_rank,
     quantile_rank,
 )
+from octavo_core.errors import OctavoError
 from scipy.stats import beta
 
 
@@ -49,6 +50,12 @@ def test_a_fraction_is_kept() -> None:
 def test_levels_out_of_range(alpha: object) -> None:
     with pytest.raises(ValueError, match="alpha="):
         exact_alpha(alpha)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scores", [np.zeros((20, 2)), 3.0, ["a"], [1j], [float("nan")]])
+def test_scores_that_are_no_list_of_numbers(scores: object) -> None:
+    with pytest.raises(OctavoError, match="give|must be numbers"):
+        conformal_threshold(scores, 0.1)
 
 
 def test_law_of_coverage() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from octavo_coherent_factuality.generator import generate_traces
 from octavo_coherent_factuality.heuristics import number_votes, split_steps, symbol_graph, trace_from_text
 from octavo_coherent_factuality.parsing import json_values, parse_claims, parse_matrix, parse_votes
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
+from octavo_core.errors import OctavoError
 
 
 @pytest.mark.parametrize(
@@ -27,6 +31,13 @@ from octavo_coherent_factuality.trace import Claim, ReasoningTrace
         ("[0, 0]\n[1, 0]", [[0, 0], [1, 0]]),
         ("0 0\n1 0", [[0, 0], [1, 0]]),
         ("0, 0\n1, 0\n", [[0, 0], [1, 0]]),
+        ("[[0.0, 0], [1.0, 0]]", [[0, 0], [1, 0]]),
+        ("[[false, false], [true, false]]", [[0, 0], [1, 0]]),
+        # A model that repeats the example of the prompt, or thinks aloud, says what it means last.
+        ('Like {"matrix": [[0,1],[0,0]]}, my answer is {"matrix": [[0,0],[1,0]]}.', [[0, 0], [1, 0]]),
+        ("<think>[[0,1],[0,0]] hmm no</think>[[0,0],[1,0]]", [[0, 0], [1, 0]]),
+        ("<think>[[0,1],[0,0]]</think>0 0\n1 0", [[0, 0], [1, 0]]),
+        ("[[0,0],[1,0]] for the 3 claims, not [[0,0,0],[0,0,0],[1,1,0]]", [[0, 0], [1, 0]]),
     ],
 )
 def test_matrices(text: str, expected: list[list[int]]) -> None:
@@ -41,6 +52,9 @@ def test_matrices(text: str, expected: list[list[int]]) -> None:
         "[[0,2],[1,0]]",
         "[[0,0.5],[1,0]]",
         "[[0,true],[1,0]]",
+        "as in [[0,0],[1,0]], [[0,0],[2,0]]",
+        "<think>[[0,0],[1,0]] or perhaps",
+        "[[0,0],[1,0]]</think>I cannot tell.",
         "[[0,0],[1]]",
         "no matrix",
         "",
@@ -72,7 +86,38 @@ broken {"claim": oops}
         parse_claims("nothing here {}")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (json.dumps({"claim": "first\nu = 3\ne = 2"}), "first\nu = 3\ne = 2"),
+        (json.dumps({"claim": "$x$\nu = 3, $\\frac{1}{2}$"}), "$x$\nu = 3, $\\frac{1}{2}$"),
+        (r'{"claim": "a \ne b"}', r"a \ne b"),
+        (r'{"claim": "$a\ne b$"}', r"$a\ne b$"),
+        (r'{"claim": "the frequency \nu is \tau"}', r"the frequency \nu is \tau"),
+        (r'{"claim": "\frac{1}{2}\ne 1"}', r"\frac{1}{2}\ne 1"),
+        ('<think>{"claim": "draft"}</think>{"claim": "said"}', "said"),
+    ],
+)
+def test_line_breaks_and_commands_are_told_apart(text: str, expected: str) -> None:
+    assert parse_claims(text) == [(expected, None)]
+
+
+@pytest.mark.parametrize(
+    ("given", "confidence"),
+    [
+        *((90, 0.9), (100, 1.0), (10.5, 0.105), ("90%", 0.9), (" 7 % ", 0.07), ("0.9", 0.9), (1, 1.0)),
+        *((given, None) for given in (7, 101, -1, True, float("nan"), 10**400, "nan", "high", "200%", "1" * 5000)),
+    ],
+)
+def test_confidences_as_models_write_them(given: object, confidence: float | None) -> None:
+    ((_, found),) = parse_claims(json.dumps({"claim": "a", "confidence": given}))
+    assert found == (None if confidence is None else pytest.approx(confidence))
+
+
 def test_votes_survive_bad_lines() -> None:
+    assert parse_votes(
+        '[{"id": "0", "score": "1"}, {"id": "1", "score": "-1"}, {"id": 2, "score": "x"}]', 3
+    ).tolist() == [1, -1, 0]
     text = '{"id": 0, "score": 1}\n{"id": 1, "score": oops}\n{"id": 2, "score": -1}\n{"id": 99, "score": 1}\n'
     assert parse_votes(text, 3).tolist() == [1, 0, -1]
     assert parse_votes('{"votes": [{"id": 1, "score": 1.0}]}', 2).tolist() == [0, 1]
@@ -107,6 +152,8 @@ def test_no_source_evaluates_text() -> None:
 @pytest.mark.parametrize(
     ("text", "steps"),
     [
+        ("### Step 1\n2 + 3 = 5\n### Step 2\n5 * 4 = 20", ["2 + 3 = 5", "5 * 4 = 20"]),
+        ("**Step 1**\n2 + 3 = 5\n\n**Step 2**\n- 5 * 4 = 20", ["2 + 3 = 5", "5 * 4 = 20"]),
         ("Intro.\nStep 1: a = 2\nStep 2: b = a + 1 = 3", ["a = 2", "b = a + 1 = 3"]),
         ("**Step 1:** first\n\n**Step 2:** second\nmore", ["first", "second more"]),
         ("1. first\n2. second", ["first", "second"]),
@@ -204,6 +251,23 @@ def test_equations(text: str, verdict: str) -> None:
         ("x + y = 5", ["x = 2", "y = 3"], "true"),
         ("x = 1", ["x + y = 3", "x - y = -1"], "true"),
         ("z = 3", ["x = 2"], "unknown"),
+        # What contradicts itself proves nothing.
+        ("x + 1 = 6", ["x = 5", "x = 6"], "unknown"),
+        ("x + 1 = 7", ["x = 5", "x = 6"], "unknown"),
+        ("x = 1", ["x + y = 3", "x - y = -1", "y = 7"], "unknown"),
+        ("x = 1/3", ["3x = 1", "x = 0.333"], "true"),
+        ("x/x = 1", ["x = 0"], "unknown"),
+        ("1/x = 1/x", ["x = 0"], "unknown"),
+        ("x^0 = 1", ["x = 0"], "unknown"),
+        ("2/x * x = 2", ["x = 0"], "unknown"),
+        ("2/x * 3x = 6x", ["x = 0"], "unknown"),
+        ("2/x * 6 = 4", ["x = 3"], "true"),
+        ("(x^2 - 1)/(x - 1) = x + 1", ["x = 1"], "unknown"),
+        ("6/x = 2", ["x = 3"], "true"),
+        ("3/(2x) = 1/2", ["x = 3"], "true"),
+        ("x = 4", ["x = 4 apples more than y"], "unknown"),
+        ("x = 3", ["What if x = 3?"], "unknown"),
+        ("x = 3", ["Is x = 3?"], "unknown"),
     ],
 )
 def test_equations_with_context(text: str, context: list[str], verdict: str) -> None:
@@ -229,8 +293,15 @@ def test_a_claim_that_takes_too_long_is_given_up() -> None:
         checker._process.kill()
         checker._process.wait()
         assert checker.check("2 + 2 = 4") == "true"
-    with pytest.raises(ValueError, match="positive"):
-        EquationChecker(0)
+    for limit in (0, -1, float("nan")):
+        with pytest.raises(OctavoError, match="give seconds above 0"):
+            EquationChecker(limit)
+
+
+@pytest.mark.parametrize("limit", [float("inf"), 1e20, 10**12])
+def test_a_claim_may_take_any_time(limit: float | int) -> None:
+    with EquationChecker(limit) as checker:
+        assert checker.check("2 + 2 = 4") == "true"
 
 
 def test_labels_agree_with_the_generator() -> None:
@@ -250,3 +321,60 @@ def test_a_false_premise_makes_nothing_true() -> None:
     kept = trace.with_factual([True, None])
     assert annotate_arithmetic([kept], time_limit=10)[0].claims[0].factual is True
     assert annotate_arithmetic([kept], time_limit=10, overwrite=True)[0].claims[0].factual is False
+
+
+WITHOUT_HOOK = """
+import numpy as np
+from octavo_coherent_factuality import *
+from octavo_coherent_factuality.equations import EquationChecker, check_equations
+from octavo_coherent_factuality.heuristics import number_votes, split_steps, symbol_graph, trace_from_text
+from octavo_coherent_factuality.io import trace_to_json, write_traces
+from octavo_coherent_factuality.llm import OpenAICompatible
+from octavo_coherent_factuality.parsing import json_values, parse_claims, parse_matrix, parse_votes
+from octavo_coherent_factuality.pipeline import ReasoningPipeline
+from octavo_core.errors import OctavoError
+
+cases = [
+    (lambda: split_steps(None), "the answer is a NoneType; give a text"),
+    (lambda: trace_from_text(None), "the answer is a NoneType; give a text"),
+    (lambda: symbol_graph(["a", None]), "give a list of texts"),
+    (lambda: symbol_graph("abc", ""), "give a list of texts"),
+    (lambda: symbol_graph(["a"], None), "the question is a NoneType; give a text"),
+    (lambda: number_votes("abc", "a"), "give a list of texts"),
+    (lambda: number_votes(["a"], None), "the alternative answer is a NoneType; give a text"),
+    (lambda: json_values(None), "the text is a NoneType; give"),
+    (lambda: parse_claims(None), "the text is a NoneType; give"),
+    (lambda: parse_matrix(5, 2), "the text is a int; give"),
+    (lambda: parse_votes(b"x", 2), "the text is a bytes; give"),
+    (lambda: check_equations(None), "the claim is a NoneType; give a text"),
+    (lambda: check_equations("x = 5", "x = 5"), "give a list of texts"),
+    (lambda: check_equations("x = 5", None), "give a list of texts"),
+    (lambda: check_equations("x = 5", [5]), "give a list of texts"),
+    (lambda: EquationChecker().check("x = 5", "x = 5"), "give a list of texts"),
+    (lambda: EquationChecker("x"), "give seconds above 0"),
+    (lambda: write_traces("f", "abc"), "give a list of ReasoningTrace"),
+    (lambda: write_traces("f", ReasoningTrace((Claim("a"),))), "give a list of ReasoningTrace"),
+    (lambda: write_traces("f", [5]), "give a list of ReasoningTrace"),
+    (lambda: write_traces("f", 5), "give a list of ReasoningTrace"),
+    (lambda: OpenAICompatible("m", base_url="http://x", max_retries=1.5), "max_retries=1.5"),
+    (lambda: OpenAICompatible("m", base_url="http://x", timeout="5"), "timeout='5'"),
+    (lambda: OpenAICompatible("m", base_url="http://x", timeout=float("nan")), "timeout=nan"),
+]
+for number, (call, match) in enumerate(cases):
+    try:
+        call()
+        print(number, "no error")
+    except OctavoError as error:
+        if match not in str(error):
+            print(number, match, error)
+    except Exception as error:
+        print(number, "raw", type(error), error)
+# The id of a row of a table.
+print(trace_to_json(ReasoningTrace((Claim("a", id=np.int64(3)),), id=np.int64(7), group=np.int64(2))))
+"""
+
+
+def test_what_is_no_text_is_told() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_HOOK], capture_output=True, text=True, check=True, timeout=300)
+    fields = {"id": "7", "group": "2", "claims": [{"id": "3", "text": "a"}], "parents": [[]]}
+    assert done.stdout.strip() == str(fields)

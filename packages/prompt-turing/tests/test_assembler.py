@@ -59,10 +59,37 @@ def test_until_repeats_on_zero() -> None:
         ("A1\nA!+" + "9" * 5_000, "line 2: jump offset .* of 5,000 digits is beyond"),
         ("A1\nrepeat " + "9" * 5_000 + " { A1 }", "line 2: '9{40}' is not a number from 1 to 10,000"),
         ("A!", "a label is missing after 'A!'"),
+        ("A1\nmacro halt { A1 } halt", "line 2: 'halt' is a word of the language and cannot name a macro"),
+        ("macro AL { A1 } AL #", "line 1: 'AL' is a word"),
+        ("macro clear { A1 } clear A #", "line 1: 'clear' is a word"),
+        ("macro A! { A1 } #", "line 1: 'A!' is a word"),
+        ("macro x: { A1 } #", "line 1: 'x:' is a word"),
+        ("macro A?+1 { A1 } #", r"line 1: 'A\?\+1' is a word"),
+        ("macro m { A1 }\nmacro m { A0 } m #", "line 2: macro 'm' is defined twice"),
+        ("A: A1 jmp A #", "line 1: 'jmp A' names tape A, and '#' after it is no label; .* write 'jmp A A'"),
+        ("A: A1 jmp A", "line 1: 'jmp A' names tape A, and the end after it"),
+        ("A? one.1 flip A #", "label 'one.1' is not defined"),
         ("", "the program is empty"),
         ("A1", "falls off its end"),
     ],
 )
 def test_errors_name_the_line(source: str, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
+        assemble(source)
+
+
+def test_names_that_others_have_taken_before_stay_free() -> None:
+    assert str(assemble("one.1: flip A #")) == str(assemble("flip A #"))
+    assert str(assemble("A: A1 A! A #")) == "A1 A!-1 #"
+    assert str(assemble("A: A1 jmp A A #")) == "A1 A!-1 A?-2 #"
+    assert str(assemble("repeat 2 { macro m { A1 } m } #")) == "A1 A1 #"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["macro a { } repeat 10000 { repeat 10000 { repeat 10000 { a } } } #", "A1\nrepeat 10000 { repeat 10000 { } } #"],
+)
+def test_blocks_that_write_nothing_end_too(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo_prompt_turing.assembler._MAX_WORDS", 20_000)
+    with pytest.raises(InvalidValueError, match="line [12]: macros and repeats write out more than 20,000 words"):
         assemble(source)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from octavo_core.errors import OctavoError
+from octavo_prompt_turing import TuringMachine
 from octavo_prompt_turing.cli import app
 from octavo_prompt_turing.library import palindrome_machine
 from typer.testing import CliRunner, Result
@@ -171,3 +172,60 @@ def test_model_and_programs_are_listed() -> None:
 )
 def test_bad_input_has_its_message(arguments: tuple[str, ...], message: str) -> None:
     assert re.search(message, refused(*arguments))
+
+
+def test_words_with_a_comma_symbol_or_long_symbols_are_run(tmp_path: Path) -> None:
+    comma = {"s": {"a": ("s", "a", "R"), ",": ("f", ",", "N")}}
+    swap = {"s": {"q0": ("s", "q1", "R"), "q1": ("s", "q0", "R"), "_": ("f", "_", "N")}}
+    for name, table, symbols in (("comma", comma, ("a", ",")), ("swap", swap, ("q0", "q1"))):
+        made = TuringMachine.single_tape(table, initial="s", final=["f"], blank="_", input_symbols=symbols)
+        (tmp_path / f"{name}.json").write_text(made.to_json())
+    for word, verdict in (("a,a", "accepted"), (",", "accepted"), ("aa", "rejected"), ("", "rejected")):
+        found = run("run", str(tmp_path / "comma.json"), word, "--missing", "reject", "--quiet").stdout
+        assert found == f"{verdict}\n"
+    arguments = ("verify", str(tmp_path / "comma.json"), "--all-up-to", "1", "--missing", "reject", "--json")
+    assert [row["output"] for row in json.loads(run(*arguments).stdout)] == ["0", "0", "1"]
+    for word, tape in (("q0", "q1"), ("q0,q1", "q1,q0")):
+        found = run("run", str(tmp_path / "swap.json"), word, "--output", "tape", "--quiet").stdout
+        assert found == f"{tape}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "trace"])
+def test_help_says_how_words_are_typed(command: str) -> None:
+    assert "q0,q1" in re.sub(r"[\s│]+", " ", run(command, "--help").stdout)
+
+
+@pytest.mark.parametrize("other", ["--save", "--resume"])
+def test_a_trace_does_not_overwrite_the_saved_run(tmp_path: Path, other: str) -> None:
+    saved = tmp_path / "z.json"
+    run("run", "parity", "01", "--max-tokens", "20", "--save", str(saved), code=1)
+    before = saved.read_text()
+    same = str(tmp_path / "." / "z.json")
+    assert f"--trace and {other} name the same file" in refused(
+        "run", "parity", "01", other, str(saved), "--trace", same
+    )
+    assert saved.read_text() == before
+
+
+def test_verify_exits_with_1_where_a_run_does_not_halt() -> None:
+    result = run("verify", "parity", "01", "--max-steps", "3", code=1)
+    assert "1 of 1 inputs agree token by token; 1 did not halt within 3 steps" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_file_without_a_line_is_refused(tmp_path: Path, command: str) -> None:
+    (tmp_path / "none.txt").write_text("")
+    assert "has no lines; give one input a line" in refused(command, "not", "--input-file", str(tmp_path / "none.txt"))
+    assert "is a folder" in refused(command, "not", "--input-file", str(tmp_path))
+
+
+def test_a_dataset_of_a_machine_has_its_words(tmp_path: Path) -> None:
+    table = {"s": {s: ("s", t, "R") for s, t in zip("abc", "bca", strict=True)} | {"_": ("f", "_", "N")}}
+    made = TuringMachine.single_tape(table, initial="s", final=["f"], blank="_", input_symbols="abc")
+    (tmp_path / "m.json").write_text(made.to_json())
+    run("dataset", str(tmp_path / "d.jsonl"), "--count", "20", "--programs", str(tmp_path / "m.json"))
+    inputs = [json.loads(line)["input"] for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    codes = [bits[at : at + 2] for bits in inputs for at in range(0, len(bits), 2)]
+    assert set(codes) == {"00", "01", "10"}
+    assert max(map(len, inputs)) == 8
+    assert "is beyond 1,000,000" in refused("dataset", str(tmp_path / "e.jsonl"), "--max-input", "100000000000")

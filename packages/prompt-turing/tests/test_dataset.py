@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from octavo_core.errors import InvalidValueError
-from octavo_prompt_turing import Program, generate_examples, library_program, random_program, run_prompt
+from octavo_prompt_turing import (
+    Program,
+    TuringMachine,
+    compile_tm,
+    generate_examples,
+    library_program,
+    random_program,
+    run_prompt,
+)
 from octavo_prompt_turing.dataset import write_examples
 from octavo_prompt_turing.tokens import tokenize
 
@@ -49,3 +57,23 @@ def test_impossible_wishes_are_refused() -> None:
         next(generate_examples(-1))
     with pytest.raises(InvalidValueError, match="no run halted"):
         next(generate_examples(1, programs=[Program.parse("A1 A0 A!-2 #")], max_steps=5))
+
+
+def test_words_of_a_machine_are_drawn() -> None:
+    swap = {"q": {s: ("q", t, "R") for s, t in zip("abc", "bca", strict=True)} | {"_": ("f", "_", "N")}}
+    machine = TuringMachine.single_tape(swap, initial="q", final=["f"], blank="_", input_symbols="abc")
+    compiled = compile_tm(machine, output="both")
+    examples = list(generate_examples(30, programs=[compiled], max_input=7))
+    assert {len(example.input) for example in examples} == {0, 2, 4, 6}
+    for example in examples:
+        word = "".join("abc"[int(example.input[at : at + 2], 2)] for at in range(0, len(example.input), 2))
+        assert compiled.decode(example.output) == (True, tuple(word.translate(str.maketrans("abc", "bca"))))
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [({"max_input": 10**11}, "max_input=100,000,000,000 is beyond 1,000,000"), ({"seed": -1}, "seed=-1")],
+)
+def test_numbers_out_of_range_are_refused(wish: dict, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        next(generate_examples(1, **wish))

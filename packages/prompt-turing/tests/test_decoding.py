@@ -119,3 +119,17 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(text, encoding="latin-1")
         with pytest.raises(InvalidValueError, match="not a saved chain of thought"):
             CoTResult.load(tmp_path / "bad.json")
+
+
+def test_a_run_that_stops_for_precision_has_no_margin_left() -> None:
+    config = EngineConfig("reference", bits=44)
+    result = run_prompt(library_program("parity"), "10", engine=config)
+    assert (result.status, result.length) == ("precision", config.max_length)
+    assert 0 < result.margin < 1
+
+
+def test_a_halted_run_without_its_end_is_refused(tmp_path: Path) -> None:
+    good = json.loads(run_prompt(Program.parse("#")).save(tmp_path / "run.json").read_text())
+    (tmp_path / "bad.json").write_text(json.dumps(good | {"tokens": ":1"}))
+    with pytest.raises(InvalidValueError, match="not a saved chain of thought: status 'halted' .* '\\$'"):
+        CoTResult.load(tmp_path / "bad.json")

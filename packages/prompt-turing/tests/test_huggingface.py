@@ -126,3 +126,40 @@ def test_wrong_uses_are_refused(tokenizer: PromptTuringTokenizer) -> None:
         model(ids, cache=transformers.DynamicCache())
     with pytest.raises(InvalidTypeError, match="the weights are bfloat16"):
         PromptTuringForCausalLM(PromptTuringConfig()).to(torch.bfloat16)(ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_new_tokens": 10}, "min_new_tokens=10 would forbid the final"),
+        ({"min_length": 12}, "min_length=12 would forbid the final"),
+        ({"stop_strings": [":"]}, r"stop_strings=\[':'\] .* eos_token_id"),
+    ],
+)
+def test_options_that_cannot_be_right_are_refused_by_name(
+    tokenizer: PromptTuringTokenizer, options: dict, message: str
+) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig(engine="exact"))
+    batch = tokenizer("^A1ARA1#$", return_tensors="pt")
+    with pytest.raises(InvalidValueError, match=message):
+        model.generate(**batch, max_new_tokens=20, tokenizer=tokenizer, **options)
+    stopped = model.generate(**batch, max_new_tokens=20, eos_token_id=tokenizer.convert_tokens_to_ids(":"))
+    assert tokenizer.decode(stopped[0]) == "^A1ARA1#$A1ARA1:"
+
+
+def test_labels_are_refused(tokenizer: PromptTuringTokenizer) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    ids = tokenizer("^#$", return_tensors="pt")["input_ids"]
+    with pytest.raises(InvalidValueError, match="labels are given, but the weights are constructed and not trained"):
+        model(input_ids=ids, labels=ids)
+
+
+def test_a_configuration_knows_its_engines() -> None:
+    with pytest.raises(InvalidValueError, match="unknown engine 'foo'"):
+        PromptTuringConfig(engine="foo")
+
+
+def test_chosen_positions_are_scored(tokenizer: PromptTuringTokenizer) -> None:
+    model = PromptTuringForCausalLM(PromptTuringConfig())
+    ids = tokenizer("^A1#$", return_tensors="pt")["input_ids"]
+    assert torch.equal(model(ids, logits_to_keep=torch.tensor([1])).logits, model(ids).logits[:, 1:2])

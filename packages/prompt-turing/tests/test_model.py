@@ -151,3 +151,33 @@ def test_threads_change_nothing(model: PromptTuringModel, threads: int) -> None:
         assert torch.equal(model(ids).hidden, baseline.hidden)
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("engine", ["deficit64", "exact"])
+def test_the_shape_of_ids_is_checked(model: PromptTuringModel, engine: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"input_ids has shape \(1, 0\); give \(batch, positions\)"):
+        model(torch.zeros((1, 0), dtype=torch.long), config=EngineConfig(engine))
+    ids = torch.tensor([[0, 2, 1]])
+    assert torch.equal(model(ids.to(torch.int8), config=engine).logits, model(ids, config=engine).logits)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scores_of_chosen_positions_can_be_asked_for(model: PromptTuringModel, engine: str) -> None:
+    ids = torch.tensor([sequence("not", "1")[:20]])
+    whole = model(ids, config=engine).logits
+    chosen = torch.tensor([3, 1, -1])
+    assert torch.equal(model(ids, config=engine, logits_to_keep=chosen).logits, whole[:, chosen])
+    assert torch.equal(model(ids, config=engine, logits_to_keep=99).logits, whole)
+    with pytest.raises(InvalidValueError, match="logits_to_keep=-1 is negative; give 0 for all"):
+        model(ids, config=engine, logits_to_keep=-1)
+
+
+def test_the_engine_can_be_named() -> None:
+    ids = torch.tensor([[0, 2, 1]])
+    named = PromptTuringModel("exact")
+    assert named.config == EngineConfig("exact")
+    assert torch.equal(named(ids).logits, PromptTuringModel()(ids, config="exact").logits)
+    with pytest.raises(InvalidValueError, match="unknown engine 'fast'"):
+        PromptTuringModel("fast")
+    with pytest.raises(InvalidTypeError, match="'exact' and 'reference' have no residual stream"):
+        named.feature("after_delim", named(ids).hidden)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from octavo_core.errors import InvalidValueError
 from octavo_prompt_turing import EngineConfig, max_length, precision_bound
@@ -66,3 +67,20 @@ def test_bad_settings_are_refused() -> None:
         EngineConfig("reference", bits=3)
     with pytest.raises(InvalidValueError, match="too short"):
         precision_bound(1)
+
+
+@pytest.mark.parametrize("bits", [8, 44, 128])
+def test_the_reference_engine_with_a_limit_has_a_margin(bits: int) -> None:
+    limit = max_length("reference", bits=bits)
+    assert limit is not None
+    assert margin_bits("reference", limit, bits=bits) > 0 > margin_bits("reference", limit + 1, bits=bits)
+    assert margin_bits("reference", limit) == float("inf")
+
+
+@pytest.mark.parametrize("length", [10, 1_000, 10**5, 10**6])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_numbers_of_numpy_are_taken(kind: type, length: int) -> None:
+    assert precision_bound(kind(length)) == precision_bound(length)
+    assert margin_bits("deficit64", kind(length)) == margin_bits("deficit64", length)
+    close = np.float32(1e-8)
+    assert max_length("float64", tie_tolerance=close) == max_length("float64", tie_tolerance=float(close))

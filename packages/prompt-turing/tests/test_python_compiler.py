@@ -146,11 +146,21 @@ def test_instructions_know_their_source_line() -> None:
         ("def main():\n    a = 1\n    a = a" + " + a" * 900, "nested too deeply"),
         ("def main():\n    print(1)", r"line 2: 'print\(1\)' is not part of the language"),
         ("def main():\n    a = open('x')", "line 2: .* is not an expression"),
-        ("def main():\n    break", "line 2: 'break' is not part"),
+        ("def main():\n    break", "line 2: 'break' is not part of the language outside a loop"),
         ("def main():\n    a = 1 in 2", "line 2: '1 in 2' is not an expression"),
         ("def main():\n    a = read(1)", "line 2: .* is not an expression"),
         ("def main():\n    a = 1\n    a = " + "a + (" * 3_000 + "a" + ")" * 3_000, "nested|not Python"),
-        ("def main():\n    while 1:\n        pass\n    else:\n        pass", "line 2"),
+        ("def main():\n    while 1:\n        pass\n    else:\n        pass", "line 2: 'else' of a loop is not part"),
+        (
+            "def main():\n    for i in range(3):\n        pass\n    else:\n        pass",
+            "line 2: 'else' of a loop is not",
+        ),
+        ("def main():\n    for i in range(2, 5):\n        pass", r"line 2: 'range\(2, 5\)' .*; give range one number"),
+        ("def main():\n    for i in [1]:\n        pass", r"line 2: 'for i in \[1\]:' is not part of the language"),
+        ("def main():\n    if 1:\n        continue", "line 3: 'continue' is not part of the language outside a loop"),
+        ("def main():\n    return more", r"line 2: 'more' is a function of the language; write more\(\)"),
+        ("def main():\n    push(read)", r"line 2: 'read' is a function of the language; write read\(\)"),
+        ("def main():\n    return 1\0", "^the source: not Python: .* null bytes"),
     ],
 )
 def test_what_is_not_in_the_language_is_refused_by_line(source: str, message: str) -> None:

@@ -253,3 +253,31 @@ def test_bad_files_and_words_are_refused(tmp_path: Path) -> None:
         compiled.decode("")
     with pytest.raises(InvalidTypeError, match="no Turing machine"):
         compile_tm(3)
+
+
+@pytest.mark.parametrize("num_tapes", [1, 2, 3])
+@pytest.mark.parametrize("symbols", ["_x", "_1", "_"])
+def test_a_machine_without_input_symbols_starts_on_blanks(symbols: str, num_tapes: int) -> None:
+    tapes = (("_", "N"),) * (num_tapes - 1)
+    rows = {
+        "a": {("_",) * num_tapes: ("b", ((symbols[-1], "R"), *tapes))},
+        "b": {("_",) * num_tapes: ("h", (("_", "N"), *tapes))},
+    }
+    machine = TuringMachine(("a", "b", "h"), (), tuple(symbols), rows, "a", "_", frozenset("h"), num_tapes)
+    compiled = compile_tm(machine, output="both", missing="reject")
+    direct, run = machine.run(()), Machine(compiled.program).run(compiled.encode(()), 10_000)
+    assert compiled.decode(run.output or "") == (direct.accepted, direct.tape) == (True, tuple(symbols[1:]))
+    with pytest.raises(InvalidValueError, match="'1' is no input symbol; the machine has none"):
+        compiled.encode("1")
+
+
+def test_files_round_trip_with_a_comma_symbol(tmp_path: Path) -> None:
+    keep = (("a,", "R"), (",", "N"))
+    rows = {"s": dict.fromkeys(itertools.product(("_", ",", "a", "a,"), repeat=2), ("f", keep))}
+    machine = TuringMachine(("s", "f"), ("a", ","), ("_", ",", "a", "a,"), rows, "s", "_", frozenset("f"), 2)
+    path = tmp_path / "machine.json"
+    path.write_text(machine.to_json())
+    assert TuringMachine.load(path).transitions == machine.transitions
+    path.write_text(palindrome_machine().to_json().replace('"0": [', '"[0": [', 1))
+    with pytest.raises(InvalidValueError, match="no tape symbol"):
+        TuringMachine.load(path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from octavo_core.errors import InvalidValueError
@@ -64,3 +65,24 @@ def test_long_chains_are_cut() -> None:
 def test_another_programs_chain_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="another program or input"):
         trace_to_text(library_program("not"), "1", run_prompt(library_program("parity"), "1"))
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 6, 11, 20])
+def test_the_last_record_of_a_cut_chain_is_the_one_being_printed(limit: int) -> None:
+    program = library_program("parity")
+    whole = trace_records(program, "01", run_prompt(program, "01"))
+    cut = trace_records(program, "01", run_prompt(program, "01", max_new_tokens=limit))
+    assert sum(len(record.tokens) for record in cut) == limit
+    expected = whole[: len(cut)]
+    assert cut[:-1] == expected[:-1]
+    assert cut[-1] == replace(expected[-1], tokens=expected[-1].tokens[: len(cut[-1].tokens)])
+
+
+def test_a_chain_that_goes_wrong_is_shown_up_to_there() -> None:
+    program = library_program("parity")
+    result = run_prompt(program, "01")
+    wrong = replace(result, tokens=(*result.tokens[:2], "B1", *result.tokens[3:]))
+    records, right = trace_records(program, "01", wrong), trace_records(program, "01", result)
+    at = len(records) - 1
+    assert (records[at].index, records[at].head_a) == (right[at].index, right[at].head_a)
+    assert tuple(token for record in records for token in record.tokens) == wrong.tokens

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from octavo_core.errors import InvalidTypeError
 from octavo_prompt_turing import EngineConfig, Machine, PrecisionError, Program, library_program, run_prompt, verify
 from octavo_prompt_turing.verification import first_divergence
 
@@ -36,3 +37,10 @@ def test_the_naive_engine_is_caught() -> None:
     (outcome,) = verify(Program.parse("A1 A0 A!-2 #"), [""], engine=EngineConfig("float32", strict=False), max_steps=60)
     assert outcome.divergence is not None
     assert outcome.divergence.position > 8
+
+
+def test_inputs_are_several() -> None:
+    with pytest.raises(InvalidTypeError, match=r"inputs='0110' is one input; give a list of them"):
+        verify(library_program("not"), "0110")
+    outcomes = verify(library_program("not"), (bits for bits in ("0", "01")))
+    assert [outcome.output for outcome in outcomes] == ["1", "10"]

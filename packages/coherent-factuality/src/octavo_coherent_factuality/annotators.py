@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int8
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
+from octavo_coherent_factuality._checks import mask_of, plain_scalar
 from octavo_coherent_factuality.family import NestedFamily
 from octavo_coherent_factuality.trace import ReasoningTrace
 
@@ -21,6 +22,7 @@ __all__ = [
     "Independent",
     "Partial",
     "Silver",
+    "check_annotator",
     "first_wrong",
     "member_verdicts",
     "nonconformity",
@@ -54,7 +56,7 @@ class Independent:
 
     def __call__(self, trace: ReasoningTrace, kept: np.ndarray) -> bool:
         """Judge one output."""
-        return bool(trace.factual[kept].all())
+        return bool(trace.factual[mask_of(kept, trace.num_claims)].all())
 
     def members(self, trace: ReasoningTrace, family: NestedFamily) -> Bool[np.ndarray, " members"]:
         """Judge all outputs of a family in one pass."""
@@ -75,6 +77,7 @@ class Silver:
 
     def __call__(self, trace: ReasoningTrace, kept: np.ndarray) -> bool:
         """Judge one output."""
+        kept = mask_of(kept, trace.num_claims)
         return bool(trace.factual[kept].all()) and trace.graph.is_ancestor_closed(kept)
 
     def members(self, trace: ReasoningTrace, family: NestedFamily) -> Bool[np.ndarray, " members"]:
@@ -104,6 +107,7 @@ class Partial:
         for name, value in (("max_bad", self.max_bad), ("min_fraction", self.min_fraction)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
                 raise InvalidTypeError(f"{name}={value!r} is not a number")
+            object.__setattr__(self, name, plain_scalar(value))
         if (self.max_bad is None) == (self.min_fraction is None):
             raise InvalidValueError("give either max_bad or min_fraction")
         if self.max_bad is not None and self.max_bad < 0:
@@ -124,6 +128,7 @@ class Partial:
 
     def __call__(self, trace: ReasoningTrace, kept: np.ndarray) -> bool:
         """Judge one output."""
+        kept = mask_of(kept, trace.num_claims)
         bad = int((~trace.factual[kept]).sum())
         return self._enough(bad, int(kept.sum())) and (not self.closed or trace.graph.is_ancestor_closed(kept))
 
@@ -168,6 +173,7 @@ class Gold:
         Raises:
             InvalidValueError: If the subset has no judgement and ``on_missing`` is ``"raise"``.
         """
+        kept = mask_of(kept, trace.num_claims)
         subset = frozenset(np.flatnonzero(kept).tolist())
         if not subset:
             return True
@@ -178,7 +184,7 @@ class Gold:
                     "graph: the graph and the judgement disagree about premises, or the family ignores the graph",
                     stacklevel=2,
                 )
-            return bool(trace.subset_annotations[subset])
+            return trace.subset_annotations[subset]
         if not isinstance(self.on_missing, str):
             return bool(self.on_missing(trace, kept))
         if self.on_missing == "silver":
@@ -212,6 +218,23 @@ class CallableAnnotator:
     def __call__(self, trace: ReasoningTrace, kept: np.ndarray) -> bool:
         """Judge one output."""
         return bool(self.function(trace, kept))
+
+
+def check_annotator(annotator: object, name: str = "annotator") -> None:
+    """Check that something can judge outputs.
+
+    Args:
+        annotator: The annotator.
+        name: What error messages call it.
+
+    Raises:
+        InvalidTypeError: If it is none.
+    """
+    if isinstance(annotator, type) or not isinstance(annotator, Annotator):
+        raise InvalidTypeError(
+            f"{name}={annotator!r} is no annotator; give one such as Silver() or Gold(), or wrap a function "
+            "(trace, kept) -> bool in CallableAnnotator"
+        )
 
 
 def member_verdicts(

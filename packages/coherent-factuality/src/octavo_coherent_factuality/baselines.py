@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from octavo_core.errors import InvalidValueError
 
+from octavo_coherent_factuality._checks import number_of
 from octavo_coherent_factuality.method import METHODS, FilteringMethod
 from octavo_coherent_factuality.outcomes import OutcomeTable
 from octavo_coherent_factuality.quantile import conformal_threshold
@@ -41,9 +42,14 @@ def fixed_threshold(
 
     Returns:
         Share of right outputs, and the mean share of claims kept.
+
+    Raises:
+        InvalidValueError: If the risk is NaN.
+        InvalidTypeError: If it is not a number, or the method is none.
     """
+    tau = number_of(tau, "tau")
     table = OutcomeTable.build(traces, FilteringMethod() if method is None else method)
-    members = table.chosen(float(tau), True)
+    members = table.chosen(tau, True)
     return float(table.right(members).mean()), float(table.retained(members).mean())
 
 

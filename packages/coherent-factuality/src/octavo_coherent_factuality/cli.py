@@ -12,9 +12,11 @@ from octavo_core.errors import InvalidValueError
 from octavo_core.options import JsonOption, QuietOption, SeedOption, add_report_commands
 
 from octavo_coherent_factuality.cli_support import (
+    FAMILIES,
     annotator_of,
     ask_user,
     check_choice,
+    check_output,
     check_plot,
     method_of,
     pick_trace,
@@ -84,6 +86,7 @@ def fit(
     from octavo_coherent_factuality.persist import save_filter
 
     check_choice("--ties", ties, _TIES)
+    check_output("--out", out, data)
     with plain_warnings():
         traces = read_file(data, repair)
         method = method_of(traces, score, lower_is_safer, samples, beta, family, annotation)
@@ -119,6 +122,7 @@ def filter_traces(
 
     from octavo_coherent_factuality.persist import load_filter
 
+    check_output("--out", out, data, fitted)
     with plain_warnings():
         outputs = load_filter(fitted).predict(read_file(data, repair))
     text = "".join(json.dumps(output.to_json(), ensure_ascii=False) + "\n" for output in outputs)
@@ -161,6 +165,10 @@ def curve(
     names = [entry.strip() for entry in families.split(",") if entry.strip()]
     check_choice("--protocol", protocol, ("loo", "split"))
     check_choice("--ties", ties, _TIES)
+    for name in names:
+        check_choice("--families", name, FAMILIES)
+    evaluator = annotator_of(evaluation, "--evaluation")
+    check_output("--plot", plot, data)
     check_plot(plot)
     if not levels or not names:
         raise InvalidValueError("give at least one level and one family")
@@ -171,7 +179,7 @@ def curve(
                 traces,
                 levels,
                 method=method_of(traces, score, lower_is_safer, samples, beta, name, annotation),
-                evaluator=annotator_of(evaluation),
+                evaluator=evaluator,
                 protocol=protocol,  # ty: ignore[invalid-argument-type]
                 ties=ties,  # ty: ignore[invalid-argument-type]
                 repeats=repeats,
@@ -211,7 +219,9 @@ def annotate(
     lower_is_safer: LowerOption = False,
     samples: SamplesOption = 5,
     beta: BetaOption = 0.0,
-    time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the equations of a claim.")] = 2.0,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", help="Seconds for the equations of a claim; inf for no limit.")
+    ] = 2.0,
     repair: RepairOption = "error",
     quiet: QuietOption = False,
 ) -> None:
@@ -226,6 +236,7 @@ def annotate(
     check_choice("--by", by, ("hand", "equations"))
     if not time_limit > 0:
         raise InvalidValueError(f"--time-limit {time_limit} is out of range; give seconds above 0")
+    check_output("--out", out, data)
     with plain_warnings():
         traces = resumed_traces(read_file(data, repair), out)
     found = traces
@@ -277,6 +288,7 @@ def report(
     from octavo_coherent_factuality.persist import load_filter
     from octavo_coherent_factuality.render import trace_page
 
+    check_output("--out", out, data, fitted)
     with plain_warnings():
         chosen = pick_trace(read_file(data, repair), trace)
         loaded = load_filter(fitted)
@@ -335,6 +347,7 @@ def make_traces(
 
     if sum((model is not None, local is not None, offline)) != 1:
         raise InvalidValueError("give one of --model, --local and --offline")
+    check_output("--out", out, questions, cache)
     entries = question_entries(questions, offline=offline)
     if out.exists() and not resume:
         raise InvalidValueError(f"{str(out)!r} exists; give --resume to go on, or another --out")
@@ -342,10 +355,12 @@ def make_traces(
         if offline:
             from octavo_coherent_factuality.heuristics import trace_from_text
             from octavo_coherent_factuality.io import storable, write_traces
-            from octavo_coherent_factuality.pipeline import finished_traces
+            from octavo_coherent_factuality.pipeline import check_ids, finished_traces
 
+            finished = finished_traces(out)
+            check_ids(finished, [(entry["id"], entry.get("question")) for entry in entries], out)
             earlier: dict[Any, list[ReasoningTrace]] = {}
-            for trace in finished_traces(out):
+            for trace in finished:
                 earlier.setdefault(_identity(trace.id, trace.question, trace.answer), []).append(trace)
             made = []
             for entry in entries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import warnings
 from collections import Counter
 from collections.abc import Generator
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = [
+    "FAMILIES",
     "annotator_of",
     "ask_user",
     "check_choice",
+    "check_output",
     "check_plot",
     "method_of",
     "pick_trace",
@@ -31,6 +34,9 @@ __all__ = [
     "read_file",
     "resumed_traces",
 ]
+
+FAMILIES = ("subgraph", "independent", "posthoc", "prefix", "greedy")
+"""Families of outputs, as options name them."""
 
 # What messages of the API say, and how the command line says it.
 _IN_OPTIONS = (
@@ -80,6 +86,24 @@ def check_choice(option: str, value: str, accepted: tuple[str, ...]) -> None:
         raise InvalidValueError(f"{option} {value!r} is unknown; give one of {', '.join(accepted)}")
 
 
+def check_output(option: str, out: Path | None, *inputs: Path | None) -> None:
+    """Check that a command does not write over what it reads, before the work is done.
+
+    Args:
+        option: Name of the option for the output.
+        out: The output; ``None`` for standard output.
+        inputs: The files that are read, where given.
+
+    Raises:
+        InvalidValueError: If the output is one of them, by whatever name.
+    """
+    for path in inputs:
+        if out is None or path is None:
+            continue
+        if out.absolute() == path.absolute() or (out.exists() and path.exists() and os.path.samefile(out, path)):
+            raise InvalidValueError(f"{option} {str(out)!r} is the input {str(path)!r}; give another file")
+
+
 def check_plot(path: Path | None) -> None:
     """Check that a figure can be drawn and written, before the work for it is done.
 
@@ -89,9 +113,12 @@ def check_plot(path: Path | None) -> None:
     Raises:
         MissingDependencyError: If matplotlib is not installed.
         InvalidStateError: If the folder does not exist.
+        InvalidValueError: If the name is one of another kind of file.
     """
     if path is None:
         return
+    if path.suffix.lower() not in ("", ".png"):
+        raise InvalidValueError(f"--plot {str(path)!r} names no PNG file; give a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingDependencyError.for_extra("matplotlib", "octavo-coherent-factuality", "plot")
     if not path.absolute().parent.is_dir() or path.is_dir():
@@ -154,7 +181,7 @@ def method_of(
         SelfConfidence,
     )
 
-    check_choice("--family", family, ("subgraph", "independent", "posthoc", "prefix", "greedy"))
+    check_choice("--family", family, FAMILIES)
     if score == "auto":
         there = traces[0].claims[0].scores
         score = next((name for name in ("frequency", "self_confidence", "logprob", "score") if name in there), "")
@@ -185,11 +212,12 @@ def method_of(
     return FilteringMethod(scorer, family, annotator_of(annotation))  # ty: ignore[invalid-argument-type]
 
 
-def annotator_of(name: str) -> Any:
+def annotator_of(name: str, option: str = "--annotation") -> Any:
     """Make the annotator that an option names; ``None`` for ``"auto"``.
 
     Args:
         name: Value of the option.
+        option: Name of the option, for messages.
 
     Returns:
         The annotator.
@@ -203,7 +231,7 @@ def annotator_of(name: str) -> Any:
         "gold": Gold(),
         "gold-or-silver": Gold("silver"),
     }
-    check_choice("--annotation", name, tuple(known))
+    check_choice(option, name, tuple(known))
     return known[name]
 
 

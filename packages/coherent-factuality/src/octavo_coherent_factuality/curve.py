@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from octavo_core.errors import InvalidValueError, MissingDependencyError
+from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDependencyError
 from scipy.stats import beta
 
+from octavo_coherent_factuality._checks import check_whole
 from octavo_coherent_factuality.annotators import Annotator
 from octavo_coherent_factuality.filter import TieRule
 from octavo_coherent_factuality.method import FilteringMethod
@@ -113,13 +114,14 @@ def calibration_curve(
         ties: The rule for ties, see :class:`SplitConformalFilter`.
         repeats: Number of random splits.
         calibration_size: Traces in the calibration part of a split; half of them if left out.
-        seed: Seed of splits and ties.
+        seed: Seed of splits and ties, 0 or more.
 
     Returns:
         The curve.
 
     Raises:
         InvalidValueError: If there are fewer than two traces, or the split leaves nothing on one side.
+        InvalidTypeError: If the levels are no list, or something else stands for a number, the method or the evaluator.
     """
     method = FilteringMethod() if method is None else method
     table = OutcomeTable.build(traces, method, evaluator)
@@ -168,7 +170,14 @@ def curve_of_table(
 
     Raises:
         InvalidValueError: If there are fewer than two traces, an option is unknown, or a split leaves a side empty.
+        InvalidTypeError: If the levels are no list, or a number is not whole.
     """
+    if isinstance(alphas, str | bytes) or not isinstance(alphas, Iterable):
+        raise InvalidTypeError(f"alphas={alphas!r} is no list; give a list of error levels such as [0.05, 0.1]")
+    check_whole(seed, "seed", 0)
+    check_whole(repeats, "repeats", 1)
+    if calibration_size is not None:
+        check_whole(calibration_size, "calibration_size", 1)
     total = len(table)
     size = total // 2 if calibration_size is None else calibration_size
     if total < 2 or not 0 < size < total or repeats < 1:

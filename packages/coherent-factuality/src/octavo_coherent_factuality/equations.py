@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,9 @@ from octavo_coherent_factuality.equations import serve
 serve()
 """
 
+# Seconds; half of what a lock can wait, so that no rounding goes beyond it.
+_LONGEST_WAIT = threading.TIMEOUT_MAX / 2
+
 Reading = tuple[Any, Any, str]
 """Both sides and the relation: "=", "≈", or the number of decimal places that the rounded side has."""
 
@@ -50,12 +54,17 @@ def check_equations(text: str, context: Sequence[str] = ()) -> Verdict:
         context: Texts whose equations hold.
 
     Returns:
-        ``"false"`` if any equation is false, ``"true"`` if there are some and all hold, else ``"unknown"``.
+        ``"false"`` if any equation is false, ``"true"`` if there are some and all hold, else ``"unknown"``. A context
+        that contradicts itself decides nothing.
+
+    Raises:
+        InvalidTypeError: If the claim is no text, or the context no list of texts.
     """
+    _check_texts(text, context)
     verdicts: list[str] = []
     try:
         known = [readings[0] for entry in context for readings in _equations(entry, True) if len(readings) == 1]
-        solutions = _solve([(left, right) for left, right, _ in known])
+        solutions = _solve(known)
     except Exception:
         solutions = []
     for readings in _equations(text, False):
@@ -93,15 +102,17 @@ class EquationChecker:
     """Checks claims in a worker process that is killed when a claim takes too long. Use it as a context manager.
 
     Args:
-        time_limit: Seconds for one claim; its verdict is then ``"unknown"``.
+        time_limit: Seconds for one claim, after which its verdict is ``"unknown"``; infinity for no limit.
 
     Raises:
-        ValueError: If the limit is not positive.
+        InvalidValueError: If the limit is not positive.
     """
 
     def __init__(self, time_limit: float | int = 2.0) -> None:
-        if not time_limit > 0:
-            raise ValueError(f"time_limit={time_limit} must be positive")
+        if not (isinstance(time_limit, Real) and time_limit > 0):
+            from octavo_core.errors import InvalidValueError
+
+            raise InvalidValueError(f"time_limit={time_limit!r} is out of range; give seconds above 0")
         self.time_limit = time_limit
         self.timeouts = 0
         self._process: subprocess.Popen[str] | None = None
@@ -123,7 +134,11 @@ class EquationChecker:
 
         Returns:
             The verdict.
+
+        Raises:
+            InvalidTypeError: If the claim is no text, or the context no list of texts.
         """
+        _check_texts(text, context)
         with self._lock:
             process = self._start()
             try:
@@ -131,7 +146,7 @@ class EquationChecker:
                     return "unknown"
                 process.stdin.write(json.dumps([text, list(context)]) + "\n")
                 process.stdin.flush()
-                answer = self._lines.get(timeout=self.time_limit)
+                answer = self._lines.get(timeout=min(self.time_limit, _LONGEST_WAIT))
             except (queue.Empty, OSError):
                 self.timeouts += 1
                 self.close()
@@ -180,6 +195,18 @@ class EquationChecker:
         return process
 
 
+def _check_texts(text: Any, context: Any) -> None:
+    listed = isinstance(context, Sequence) and not isinstance(context, str)
+    if isinstance(text, str) and listed and all(isinstance(entry, str) for entry in context):
+        return
+    # Only here, as everything of the package that the worker does not need.
+    from octavo_core.errors import InvalidTypeError
+
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"the claim is a {type(text).__name__}; give a text")
+    raise InvalidTypeError(f"the context is {str(context)[:60]!r}; give a list of texts")
+
+
 def _equations(text: str, is_context: bool) -> list[list[Reading]]:
     """The readings of each link of each equation: none if it cannot be read, several for a plain "log"."""
     found: list[list[Reading]] = []
@@ -223,17 +250,20 @@ def _decide(left: Any, right: Any, relation: str, solutions: list[dict[Any, Any]
     import sympy
 
     difference = left - right
-    if not difference.free_symbols:
+    if not left.free_symbols | right.free_symbols:
         return _compare(difference, right, relation)
     results = set()
     for solution in solutions:
-        value = difference.subs(solution)
+        # Each side by itself: 1/x = 1/x does not hold for x = 0.
+        value = left.subs(solution) - right.subs(solution)
         if value.free_symbols:
             break
         results.add(_compare(value, right.subs(solution), relation))
     else:
         if len(results) == 1:
             return results.pop()
+    if not difference.free_symbols:
+        return _compare(difference, right, relation)
     return "true" if sympy.simplify(difference) == 0 else "unknown"
 
 
@@ -258,10 +288,12 @@ def _compare(difference: Any, right: Any, relation: str) -> str:
     return "false" if size > 1e-20 else "unknown"
 
 
-def _solve(equations: list[tuple[Any, Any]]) -> list[dict[Any, Any]]:
+def _solve(equations: list[Reading]) -> list[dict[Any, Any]]:
+    """Values of the symbols; none if the equations contradict each other."""
     import sympy
 
-    system = [left - right for left, right in equations if (left - right).free_symbols]
+    # Exact ones first: rounded ones are checked with what follows from them.
+    system = sorted((e for e in equations if (e[0] - e[1]).free_symbols), key=lambda equation: equation[2] != "=")
     if not system:
         return []
     # Values that follow by substitution alone are by far the most common; what remains is solved as a system.
@@ -270,9 +302,12 @@ def _solve(equations: list[tuple[Any, Any]]) -> list[dict[Any, Any]]:
     while progress:
         progress = False
         for equation in list(system):
-            reduced = equation.subs(values)
+            left, right, relation = equation
+            reduced = (left - right).subs(values)
             symbols = reduced.free_symbols
             if not symbols:
+                if _compare(reduced, right.subs(values), relation) != "true":
+                    return []
                 system.remove(equation)
             elif len(symbols) == 1 and (symbol := next(iter(symbols))) and reduced.diff(symbol).is_number:
                 slope = reduced.diff(symbol)
@@ -282,7 +317,7 @@ def _solve(equations: list[tuple[Any, Any]]) -> list[dict[Any, Any]]:
                     progress = True
     if not system:
         return [values]
-    remaining = [equation.subs(values) for equation in system]
+    remaining = [(left - right).subs(values) for left, right, _ in system]
     symbols = sorted(set().union(*(equation.free_symbols for equation in remaining)), key=str)
     found = sympy.solve(remaining, symbols, dict=True)
-    return [values | solution for solution in found] or [values]
+    return [values | solution for solution in found]

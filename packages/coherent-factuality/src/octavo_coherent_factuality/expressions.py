@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 __all__ = ["MATH", "Piece", "Token", "Unreadable", "parse_expression", "parse_side", "pieces_of"]
 
 _TOKEN = re.compile(
-    r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+\.\d+|\d+|(?<![\w)])\.\d+)"
+    r"(?P<radix>0[xXbBoO][0-9A-Fa-f]+(?!\w))"
+    r"|(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+\.\d+|\d+|(?<![\w)])\.\d+)"
     r"|(?P<arrow>=>|->|[⇒→⟹∴•])"
     r"|(?P<space>(?:[\s~&$\u00a0\u2009\u202f€£]|\\[,;!:()$ \[\]])+|\\\\)"
     r"|(?P<percent>\\?%)"
@@ -90,6 +91,9 @@ def pieces_of(text: str) -> list[Piece]:
             kind, value = "operator", "*"
         elif kind == "word":
             kind = "function" if value in _FUNCTIONS | {"frac"} else "infix" if value in ("mod", "choose") else "word"
+        elif kind == "radix":
+            # "0x10" is 16, not 0 times x10.
+            kind = "break"
         elif kind == "break":
             kind = _kind_of_break(text, match, found)
         elif kind == "relation":
@@ -246,7 +250,7 @@ class _Parser:
             kind, text = self.peek()
             if text == "*":
                 self.take()
-                value, divided = value * self.signed(), False
+                value, divided = _multiply(value, self.signed()), False
             elif text == "/":
                 self.take()
                 value, divided = _divide(value, self.signed()), True
@@ -257,7 +261,7 @@ class _Parser:
                 factor = self.power()
                 if text == "frac" and before[0] == "number" and factor.is_number:
                     raise Unreadable("a mixed number or a product")
-                value = value * factor
+                value = _multiply(value, factor)
             else:
                 return value
 
@@ -360,7 +364,24 @@ def _refuse_mixed_percents(tokens: Sequence[Token]) -> None:
 def _divide(numerator: Any, denominator: Any) -> Any:
     if denominator == 0:
         raise Unreadable("division by zero")
-    return numerator / denominator
+    return _uncancelled(numerator / denominator, _below(numerator) * denominator)
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    return _uncancelled(left * right, _below(left) * _below(right))
+
+
+def _below(value: Any) -> Any:
+    import sympy
+
+    return sympy.fraction(value)[1]
+
+
+def _uncancelled(value: Any, below: Any) -> Any:
+    """Refuse what sympy has cancelled: it makes 1 of x/x, which is not defined for x = 0."""
+    if below.free_symbols and not (below / _below(value)).is_number:
+        raise Unreadable("a symbol that cancels, and may be 0")
+    return value
 
 
 def _binomial(total: Any, chosen: Any) -> Any:
@@ -385,6 +406,8 @@ def _root(index: Any, radicand: Any) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     """A power whose size is bounded before it is worked out."""
+    if exponent == 0 and base.free_symbols:
+        raise Unreadable("the power 0 of what may be 0")
     if base.is_number and exponent.is_number:
         if base == 0 and not exponent.is_positive:
             raise Unreadable("a power of zero that is not defined")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
+from octavo_coherent_factuality._checks import floats_of, number_of
 from octavo_coherent_factuality.graph import DeducibilityGraph
 from octavo_coherent_factuality.trace import ReasoningTrace
 
@@ -44,7 +45,7 @@ class NestedFamily:
     def build(
         cls,
         trace: ReasoningTrace | DeducibilityGraph,
-        risks: np.ndarray,
+        risks: Any,
         kind: FamilyKind = "subgraph",
         *,
         lowest: float | int = 0.0,
@@ -53,7 +54,7 @@ class NestedFamily:
 
         Args:
             trace: The trace, or its graph.
-            risks: Risk of each claim, (claims,); any real dtype, finite.
+            risks: Risk of each claim, (claims,): a list, an array or a tensor; any real dtype, finite.
             kind: ``"subgraph"`` (the paper's subgraph filtering); ``"independent"``, which ignores the graph;
                 ``"prefix"``, which adds claims in the order of the answer; ``"greedy"``, which adds the claim of lowest
                 risk among those whose premises are all in (the first one, where several are equal). The last two
@@ -66,11 +67,14 @@ class NestedFamily:
         Raises:
             InvalidValueError: If the kind is unknown, or the risks do not fit the graph, are not finite, or are below
                 ``lowest`` where they are summed.
+            InvalidTypeError: If something else stands for the trace, or the risks are no numbers.
         """
         if kind not in get_args(FamilyKind):
             raise InvalidValueError(f"family {kind!r} is unknown; give one of {', '.join(get_args(FamilyKind))}")
         graph = trace.graph if isinstance(trace, ReasoningTrace) else trace
-        risks = np.asarray(risks, np.float64)
+        if not isinstance(graph, DeducibilityGraph):
+            raise InvalidTypeError(f"got a {type(graph).__name__}; give a ReasoningTrace or a DeducibilityGraph")
+        risks = floats_of(risks, "risks")
         if risks.shape != (graph.num_claims,) or not np.isfinite(risks).all():
             raise InvalidValueError(
                 f"risks have shape {risks.shape} for {graph.num_claims} claims"
@@ -102,8 +106,13 @@ class NestedFamily:
         Args:
             tau: Threshold; may be infinite.
             inclusive: Whether a threshold equal to ``tau`` counts.
+
+        Raises:
+            InvalidValueError: If the threshold is NaN.
+            InvalidTypeError: If it is not a number.
         """
-        return int(np.searchsorted(self.thresholds, tau, side="right" if inclusive else "left"))
+        # A search puts NaN last: everything would be kept.
+        return int(np.searchsorted(self.thresholds, number_of(tau, "tau"), side="right" if inclusive else "left"))
 
     def member(self, index: int) -> Bool[np.ndarray, " claims"]:
         """Return the mask of the claims that a member keeps.
@@ -119,6 +128,10 @@ class NestedFamily:
         Args:
             tau: Threshold; may be infinite.
             inclusive: Whether a risk equal to ``tau`` is kept.
+
+        Raises:
+            InvalidValueError: If the threshold is NaN.
+            InvalidTypeError: If it is not a number.
         """
         return self.member(self.index(tau, inclusive=inclusive))
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -217,7 +217,11 @@ class ConformalFilter(BaseEstimator):
         Raises:
             InvalidValueError: If there are no traces.
         """
-        return metrics_of(self.predict(X), annotator or self.method.calibration_annotator)
+        metrics = metrics_of(self.predict(X), annotator or self.method.calibration_annotator)
+        if annotator is None and self.event != metrics.event:
+            # Risk control: what it bounds is no share of outputs that are right.
+            return replace(metrics, event=f"{metrics.event} (the filter controls another quantity: {self.event})")
+        return metrics
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean share of claims kept: what model selection may maximise, since the level is guaranteed anyway.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from octavo_core.errors import InvalidValueError
 
+from octavo_coherent_factuality._checks import check_whole
 from octavo_coherent_factuality.graph import DeducibilityGraph
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
@@ -156,17 +157,18 @@ def generate_traces(count: int, *, seed: int = 0, settings: DerivationGenerator 
 
     Args:
         count: How many.
-        seed: Seed; the first traces of a longer list are those of a shorter one.
+        seed: Seed, 0 or more; the first traces of a longer list are those of a shorter one.
         settings: What they look like.
 
     Returns:
         The traces, with ids.
 
     Raises:
-        InvalidValueError: If the count is below 1.
+        InvalidValueError: If the count is below 1 or the seed negative.
+        InvalidTypeError: If one of them is not a whole number.
     """
-    if count < 1:
-        raise InvalidValueError(f"count={count} is below 1")
+    check_whole(count, "count", 1)
+    check_whole(seed, "seed", 0)
     settings = DerivationGenerator() if settings is None else settings
     streams = np.random.SeedSequence(seed).spawn(count)
     return [

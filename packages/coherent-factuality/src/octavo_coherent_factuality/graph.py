@@ -15,6 +15,8 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError, MissingDepen
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from octavo_coherent_factuality._checks import array_of, floats_of, mask_of
+
 if TYPE_CHECKING:
     import networkx
 
@@ -43,7 +45,8 @@ class DeducibilityGraph:
         fallback: Whether the graph is a chain that stands for one that could not be used.
 
     Raises:
-        InvalidValueError: If the graph has a cycle.
+        InvalidValueError: If the pointers do not fit the premises, a premise is out of range, or the graph has a cycle.
+        InvalidTypeError: If an index is not an integer.
     """
 
     def __init__(
@@ -54,17 +57,25 @@ class DeducibilityGraph:
         dropped_edges: tuple[tuple[int, int], ...] = (),
         fallback: bool = False,
     ) -> None:
-        self.indptr = indptr
-        self.indices = indices
+        # Copies: the arrays are made read-only, and the caller's own must not be.
+        self.indptr, self.indices = _indices(indptr, "indptr").copy(), _indices(indices, "indices").copy()
+        if not len(self.indptr) or self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):
+            raise InvalidValueError(
+                f"indptr {_shown(self.indptr)} does not point into {len(self.indices)} premises; start with 0 and end "
+                "with their number, or use from_parents"
+            )
+        if (self.indptr[1:] < self.indptr[:-1]).any():
+            raise InvalidValueError(f"indptr {_shown(self.indptr)} falls; give rising numbers, or use from_parents")
+        _check_range(self.indices, self.num_claims)
         self.dropped_edges = dropped_edges
         self.fallback = fallback
-        for array in (indptr, indices):
+        for array in (self.indptr, self.indices):
             array.setflags(write=False)
         self.topological_order  # noqa: B018 - a cycle is told when the graph is made, not when it is used
 
     @classmethod
     def from_parents(
-        cls, parents: Sequence[Any], *, num_claims: int | None = None, repair: Repair = "error"
+        cls, parents: Iterable[Any], *, num_claims: int | None = None, repair: Repair = "error"
     ) -> DeducibilityGraph:
         """Make a graph from the premises of each claim.
 
@@ -80,10 +91,13 @@ class DeducibilityGraph:
             InvalidValueError: If an index is out of range, a claim relies on itself, or there is a cycle.
             InvalidTypeError: If a row is no list, or an index not an integer.
         """
+        if isinstance(parents, str) or not isinstance(parents, Iterable):
+            raise InvalidTypeError(f"parents={parents!r} is no list; give a list of indices for each claim")
+        rows = []
         for row in parents:
             if isinstance(row, str) or not isinstance(row, Iterable):
                 raise InvalidTypeError(f"the premises {row!r} are no list; give a list of indices for each claim")
-        rows = [list(row) for row in parents]
+            rows.append(list(row))
         if num_claims is not None and len(rows) != num_claims:
             raise InvalidValueError(f"parents has {len(rows)} rows for {num_claims} claims; give one list per claim")
         flat = [parent for row in rows for parent in row]
@@ -124,9 +138,7 @@ class DeducibilityGraph:
                 f"{len(claims)} claims and {len(premises)} premises do not make edges; give arrays of the same length"
             )
         for array in (claims, premises):
-            if array.size and (array.min() < 0 or array.max() >= num_claims):
-                wrong = int(array[(array < 0) | (array >= num_claims)][0])
-                raise InvalidValueError(f"claim index {wrong} is out of range; there are {num_claims} claims, from 0")
+            _check_range(array, num_claims)
         loops = np.flatnonzero(claims == premises)
         dropped: list[tuple[int, int]] = []
         if loops.size:
@@ -162,7 +174,7 @@ class DeducibilityGraph:
         """Make a graph from a square 0/1 matrix with a zero diagonal.
 
         Args:
-            matrix: Nested lists or an array, (claims, claims).
+            matrix: Nested lists, an array, a tensor, a data frame or a scipy sparse matrix, (claims, claims).
             convention: Whether rows or columns are the claims that rely on others.
             repair: What to do with a cycle.
 
@@ -176,6 +188,11 @@ class DeducibilityGraph:
             raise InvalidValueError(
                 f"convention={convention!r} is unknown; give 'row_depends_on_col' or 'col_depends_on_row'"
             )
+        if hasattr(matrix, "toarray"):
+            matrix = matrix.toarray()
+        elif hasattr(matrix, "__array__"):
+            # Rows of a data frame are the names of its columns, those of numpy.matrix are matrices again.
+            matrix = array_of(matrix)
         try:
             rows = [np.asarray(row) for row in matrix]
         except (TypeError, ValueError) as error:
@@ -312,7 +329,11 @@ class DeducibilityGraph:
 
         Args:
             claim: Index of the claim.
+
+        Raises:
+            InvalidValueError: If there is no such claim.
         """
+        self._check_claim(claim)
         return self.indices[self.indptr[claim] : self.indptr[claim + 1]].tolist()
 
     def children(self, claim: int) -> list[int]:
@@ -320,9 +341,18 @@ class DeducibilityGraph:
 
         Args:
             claim: Index of the claim.
+
+        Raises:
+            InvalidValueError: If there is no such claim.
         """
+        self._check_claim(claim)
         indptr, claims = self.child_lists
         return claims[indptr[claim] : indptr[claim + 1]].tolist()
+
+    def _check_claim(self, claim: int) -> None:
+        # A negative index would give an empty slice.
+        if not 0 <= claim < self.num_claims:
+            raise InvalidValueError(f"claim index {claim} is out of range; there are {self.num_claims} claims, from 0")
 
     @cached_property
     def topological_order(self) -> Int64[np.ndarray, " claims"]:
@@ -391,6 +421,9 @@ class DeducibilityGraph:
 
         Args:
             claim: Index of the claim.
+
+        Raises:
+            InvalidValueError: If there is no such claim.
         """
         return _reachable(claim, self.parents)
 
@@ -399,6 +432,9 @@ class DeducibilityGraph:
 
         Args:
             claim: Index of the claim.
+
+        Raises:
+            InvalidValueError: If there is no such claim.
         """
         return _reachable(claim, self.children)
 
@@ -410,7 +446,16 @@ class DeducibilityGraph:
 
         Returns:
             The maxima.
+
+        Raises:
+            InvalidValueError: If there are more or fewer values than claims.
+            InvalidTypeError: If they are no numbers.
         """
+        values = floats_of(values, "values")
+        if values.shape != (self.num_claims,):
+            raise InvalidValueError(
+                f"values have shape {values.shape} for {self.num_claims} claims; give one number per claim"
+            )
         if self._levels is not None:
             return self._levels.running_max(values)
         # One sequential pass: small or deep graphs would pay one array call per level, as many as claims in a chain.
@@ -439,7 +484,12 @@ class DeducibilityGraph:
 
         Returns:
             Whether the set is ancestor-closed.
+
+        Raises:
+            InvalidValueError: If the mask has another length than the claims.
+            InvalidTypeError: If it holds other than truth values.
         """
+        kept = mask_of(kept, self.num_claims)
         return not bool((kept[self.edge_claims] & ~kept[self.indices]).any())
 
     def largest_closed_subset(self, kept: Bool[np.ndarray, " claims"]) -> Bool[np.ndarray, " claims"]:
@@ -450,8 +500,12 @@ class DeducibilityGraph:
 
         Returns:
             Mask of the claims whose ancestors are all kept.
+
+        Raises:
+            InvalidValueError: If the mask has another length than the claims.
+            InvalidTypeError: If it holds other than truth values.
         """
-        return self.running_max((~kept).astype(np.float64)) == 0.0
+        return self.running_max((~mask_of(kept, self.num_claims)).astype(np.float64)) == 0.0
 
     def permuted(self, order: Sequence[int]) -> DeducibilityGraph:
         """Renumber the claims.
@@ -564,10 +618,20 @@ def _check_size(num_claims: object) -> None:
         raise InvalidValueError(f"num_claims={num_claims!r} is out of range; give a whole number from 0 on")
 
 
+def _check_range(indices: np.ndarray, num_claims: int) -> None:
+    if indices.size and (indices.min() < 0 or indices.max() >= num_claims):
+        wrong = int(indices[(indices < 0) | (indices >= num_claims)][0])
+        raise InvalidValueError(f"claim index {wrong} is out of range; there are {num_claims} claims, from 0")
+
+
+def _shown(array: np.ndarray) -> str:
+    return np.array2string(array, threshold=10, edgeitems=3)
+
+
 def _indices(values: Any, name: str) -> np.ndarray:
-    array = np.asarray(values)
+    array = array_of(values)
     if array.ndim != 1:
-        raise InvalidValueError(f"{name} has shape {array.shape}; give one index per edge")
+        raise InvalidValueError(f"{name} has shape {array.shape}; give a list of indices, e.g. one index per edge")
     if array.size and array.dtype.kind not in "iu":
         raise InvalidTypeError(f"{name} holds {array.dtype} values; give integers")
     return array.astype(np.int64)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_coherent_factuality.annotators import Annotator
 from octavo_coherent_factuality.filter import ConformalFilter
@@ -31,7 +31,8 @@ class GroupConformalFilter(ConformalFilter):
 
     Args:
         alpha: Error level, or one for each group.
-        group_by: Function from a trace to its group, fixed before calibration; ``trace.group`` if left out.
+        group_by: Function from a trace to its group, fixed before calibration; ``trace.group`` if left out. A group is
+            a name or anything else that can be a key, e.g. a tuple of subject and level.
         unseen: For a group without calibration traces: ``"abstain"``, or ``"pooled"`` to use the threshold of all
             groups together, whose guarantee is only marginal.
         scorer: See :class:`SplitConformalFilter`.
@@ -45,9 +46,9 @@ class GroupConformalFilter(ConformalFilter):
 
     def __init__(
         self,
-        alpha: AlphaLike | Mapping[str, AlphaLike] = 0.1,
+        alpha: AlphaLike | Mapping[Any, AlphaLike] = 0.1,
         *,
-        group_by: Callable[[ReasoningTrace], str | None] | None = None,
+        group_by: Callable[[ReasoningTrace], Hashable] | None = None,
         unseen: Literal["abstain", "pooled"] = "abstain",
         scorer: Scorer | None = None,
         family: MethodFamily = "subgraph",
@@ -67,13 +68,16 @@ class GroupConformalFilter(ConformalFilter):
         if self.unseen == "pooled" and isinstance(self.alpha, Mapping):
             raise InvalidValueError("unseen='pooled' needs one level for all groups; give alpha as a number")
 
-    def _group(self, trace: ReasoningTrace) -> str:
+    def _group(self, trace: ReasoningTrace) -> Hashable:
         group = trace.group if self.group_by is None else self.group_by(trace)
-        if group is None:
-            raise InvalidValueError(f"{trace.name} has no group; set its group, or give group_by")
+        if not isinstance(group, Hashable):
+            raise InvalidTypeError(f"the group of {trace.name} is {group!r}; give a name, a number or a tuple")
+        # NaN, the empty cell of a table, equals nothing: each trace would be a group of its own.
+        if group is None or group != group:
+            raise InvalidValueError(f"{trace.name} has no group ({group}); set its group, or give group_by")
         return group
 
-    def _level(self, group: str) -> AlphaLike:
+    def _level(self, group: Hashable) -> AlphaLike:
         if not isinstance(self.alpha, Mapping):
             return self.alpha
         if group not in self.alpha:
@@ -82,12 +86,13 @@ class GroupConformalFilter(ConformalFilter):
 
     def _calibrate(self, traces: Sequence[ReasoningTrace]) -> None:
         numbers = tie_numbers(traces, self.seed, "calibration")
-        groups = np.array([self._group(trace) for trace in traces], dtype=object)
-        self.cuts_: dict[str, tuple[float, float]] = {}
-        self.counts_: dict[str, int] = {}
-        for group in dict.fromkeys(groups.tolist()):
-            members = groups == group
-            self.counts_[group] = int(members.sum())
+        rows: dict[Hashable, list[int]] = {}
+        for row, trace in enumerate(traces):
+            rows.setdefault(self._group(trace), []).append(row)
+        self.cuts_: dict[Hashable, tuple[float, float]] = {}
+        self.counts_: dict[Hashable, int] = {}
+        for group, members in rows.items():
+            self.counts_[group] = len(members)
             self.cuts_[group] = _ranked(self.scores_[members], numbers[members], self._level(group))
             if self.cuts_[group][0] == -math.inf:
                 warnings.warn(
@@ -135,8 +140,17 @@ class WeightedConformalFilter(ConformalFilter):
         super().__init__(alpha, scorer=scorer, family=family, annotator=annotator, seed=seed)
         self.weight = weight
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not callable(self.weight):
+            raise InvalidTypeError(f"weight={self.weight!r} is no function; give one from a trace to its weight")
+
     def _weigh(self, trace: ReasoningTrace) -> Fraction:
-        weight = float(self.weight(trace))
+        given = self.weight(trace)
+        try:
+            weight = float(given)
+        except (TypeError, ValueError) as error:
+            raise InvalidTypeError(f"the weight of {trace.name} is {given!r}; give a positive number") from error
         if not (math.isfinite(weight) and weight > 0):
             raise InvalidValueError(f"the weight of {trace.name} is {weight}; weights must be positive and finite")
         return Fraction(weight)

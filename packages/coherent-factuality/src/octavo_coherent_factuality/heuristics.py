@@ -10,11 +10,12 @@ import numpy as np
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
 from octavo_coherent_factuality.graph import DeducibilityGraph
+from octavo_coherent_factuality.parsing import check_text, check_texts
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
 __all__ = ["number_votes", "split_steps", "symbol_graph", "trace_from_text"]
 
-_STEP = re.compile(r"(?im)^[ \t>*#-]*(?:\*\*)?step\s+\d+\s*(?:\*\*)?\s*[:.)-](?:\*\*)?[ \t]*")
+_STEP = re.compile(r"(?im)^[ \t>*#-]*(?:\*\*)?step\s+\d+\s*(?:\*\*)?(?:\s*[:.)-](?:\*\*)?[ \t]*|[ \t]*$)")
 _NUMBERED = re.compile(r"(?m)^[ \t]*(?:\(?\d{1,2}[.)]|[-*•])[ \t]+(?=\S)")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]?\s+(?=[\"'(\[$\\]?[A-Z0-9$\\])")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|cf|vs|Eq|Fig|No|Mr|Mrs|Dr|approx)\.|\b[A-Z]\.)$")
@@ -29,8 +30,8 @@ _RESULT = re.compile(r"[=≈]\s*\$?\s*(-?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w.]*\s*[-
 def split_steps(text: str) -> list[str]:
     """Cut a chain of thought into steps.
 
-    By "Step k:" headings if there are two or more, else by numbered or bulleted lines, else by lines, else by
-    sentences.
+    By "Step k:" headings, or lines of "Step k" alone, if there are two or more, else by numbered or bulleted lines,
+    else by lines, else by sentences.
 
     Args:
         text: The answer.
@@ -40,7 +41,9 @@ def split_steps(text: str) -> list[str]:
 
     Raises:
         InvalidValueError: If there is no text.
+        InvalidTypeError: If the answer is none.
     """
+    check_text(text, "the answer")
     if not text.strip():
         raise InvalidValueError("the answer is empty; give its text")
     for marker in (_STEP, _NUMBERED):
@@ -72,7 +75,12 @@ def symbol_graph(steps: Sequence[str], question: str = "") -> DeducibilityGraph:
 
     Returns:
         The graph; its edges go backwards only.
+
+    Raises:
+        InvalidTypeError: If the steps are no list of texts, or the question is no text.
     """
+    steps = check_texts(steps, "the steps")
+    check_text(question, "the question")
     given = {_value(number) for number in _NUMBER.findall(question)}
     symbol_from: dict[str, int] = {}
     number_from: dict[str, int] = {}
@@ -107,7 +115,12 @@ def number_votes(steps: Sequence[str], alternative: str) -> np.ndarray:
     Returns:
         (claims,) +1 where the alternative has all the step's results, -1 where it has none, 0 where there are none or
         some.
+
+    Raises:
+        InvalidTypeError: If the steps are no list of texts, or the alternative is no text.
     """
+    steps = check_texts(steps, "the steps")
+    check_text(alternative, "the alternative answer")
     there = {_value(number) for number in _NUMBER.findall(alternative)}
     votes = np.zeros(len(steps), np.int64)
     for index, step in enumerate(steps):

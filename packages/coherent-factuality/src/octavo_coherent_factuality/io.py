@@ -34,8 +34,8 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
     """Read traces from a file.
 
     Args:
-        path: A ``.jsonl`` file with one trace a line (see :func:`trace_from_json`), or a JSON file: a list of such
-            objects, or the official layout ``{"data": [...]}`` whose claims hold ``manual_annotation`` and whose
+        path: A ``.jsonl`` file with one trace a line (see :func:`trace_from_json`), or a JSON file: one such object, a
+            list of them, or the official layout ``{"data": [...]}`` whose claims hold ``manual_annotation`` and whose
             entries hold ``dep_graph``.
         repair: What to do with cyclic graphs.
 
@@ -55,11 +55,14 @@ def read_traces(path: str | os.PathLike[str], *, repair: Repair = "error") -> li
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{str(file)!r} is not UTF-8 text: {error}") from error
-    if file.suffix == ".json":
+    if file.suffix.lower() == ".json":
         document = _loads(text, f"{str(file)!r}")
-        entries = document.get("data") if isinstance(document, dict) else document
+        entries = [document] if isinstance(document, dict) and "claims" in document else document
+        entries = entries.get("data") if isinstance(entries, dict) else entries
         if not isinstance(entries, list):
-            raise InvalidValueError(f"{str(file)!r} holds neither a list of traces nor an object with a list 'data'")
+            raise InvalidValueError(
+                f"{str(file)!r} holds neither a list of traces, nor one trace, nor an object with a list 'data'"
+            )
         numbered = [(f"entry {index} of {str(file)!r}", entry) for index, entry in enumerate(entries)]
     else:
         numbered = [
@@ -93,8 +96,14 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[ReasoningTrace])
 
     Returns:
         The path.
+
+    Raises:
+        InvalidTypeError: If they are no list of traces.
     """
-    lines = [json.dumps(trace_to_json(trace), ensure_ascii=False) for trace in traces]
+    listed = list(traces) if isinstance(traces, Iterable) else None
+    if listed is None or not all(isinstance(trace, ReasoningTrace) for trace in listed):
+        raise InvalidTypeError(f"the traces are {str(traces)[:60]!r}; give a list of ReasoningTrace objects")
+    lines = [json.dumps(trace_to_json(trace), ensure_ascii=False) for trace in listed]
     return atomic_write(path, storable("".join(f"{line}\n" for line in lines)))
 
 
@@ -120,15 +129,15 @@ def trace_to_json(trace: ReasoningTrace) -> dict[str, Any]:
         The fields; those that are not set are left out.
     """
     fields: dict[str, Any] = {
-        "id": trace.id,
+        "id": _name(trace.id),
         "question": trace.question,
         "answer": trace.answer,
-        "group": trace.group,
+        "group": _name(trace.group),
         "claims": [
             {
                 name: value
                 for name, value in (
-                    ("id", claim.id),
+                    ("id", _name(claim.id)),
                     ("text", claim.text),
                     ("scores", dict(claim.scores) or None),
                     ("factual", claim.factual),
@@ -197,8 +206,8 @@ def trace_from_json(entry: Any, *, repair: Repair = "error") -> ReasoningTrace:
         graph=graph,
         question=_text(question, "question"),
         answer=_text(entry.get("answer", entry.get("original-output")), "answer"),
-        id=None if entry.get("id") is None else str(entry["id"]),
-        group=None if entry.get("group") is None else str(entry["group"]),
+        id=_name(entry.get("id")),
+        group=_name(entry.get("group")),
         subset_annotations=_subsets(entry.get("subset_annotations", entry.get("graph_annotations")), len(claims)),
     )
 
@@ -215,6 +224,8 @@ def _claim(claim: Any, index: int) -> Claim:
     for name, value in claim.items():
         if name not in _CLAIM_FIELDS and isinstance(value, int | float) and not isinstance(value, bool):
             scores.setdefault(_OFFICIAL_SCORES.get(name, name), value)
+        elif name in {"frequency", "self_confidence", "logprob", *_OFFICIAL_SCORES} and value is not None:
+            raise InvalidTypeError(f"{name!r} of claim {index} is {value!r}; give a number, or leave it out")
     scores.pop("manual_annotation", None)
     text = next((claim[name] for name in ("text", "subclaim", "claim") if claim.get(name) is not None), None)
     verdict = claim.get("factual", claim.get("manual_annotation"))
@@ -222,7 +233,7 @@ def _claim(claim: Any, index: int) -> Claim:
         _text(text, f"the text of claim {index}"),
         scores,
         _truth(verdict, f"factual of claim {index}"),
-        None if claim.get("id") is None else str(claim["id"]),
+        _name(claim.get("id")),
     )
 
 
@@ -237,6 +248,11 @@ def _truth(value: Any, where: str) -> bool | None:
     return bool(value)
 
 
+def _name(value: Any) -> str | None:
+    """An id or a group as text, which a number from a table is read back as anyway."""
+    return None if value is None else str(value)
+
+
 def _text(value: Any, where: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidTypeError(f"{where} is a {type(value).__name__}; give a text")
@@ -248,6 +264,13 @@ def _subsets(value: Any, num_claims: int) -> dict[frozenset[int], bool]:
         return {}
     judged: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping):
+        accepted = ("coherent", "not_coherent", "Y", "y", "N", "n")
+        for name in value:
+            if name not in accepted:
+                raise InvalidValueError(
+                    f"the subset annotations have the unknown key {name!r}; give 'coherent' and 'not_coherent', or 'Y' "
+                    "and 'N'"
+                )
         for names, verdict in ((("coherent", "Y", "y"), True), (("not_coherent", "N", "n"), False)):
             for name in names:
                 listed = value.get(name) or ()

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from octavo_core.device import resolve_device
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from octavo_core.progress import ProgressCallback, no_progress
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from octavo_coherent_factuality._checks import check_whole
 from octavo_coherent_factuality.annotators import Annotator
 from octavo_coherent_factuality.filter import (
     FilteredOutput,
@@ -149,13 +150,21 @@ def train_scorer(
         The scorer.
 
     Raises:
-        InvalidValueError: If all claims are factual or none is, or a setting is out of range.
+        InvalidValueError: If all claims are factual or none is, a setting is out of range, or training diverges.
+        InvalidTypeError: If a setting is not a whole number, or the names of scores are no list.
         InvalidStateError: If this machine has no such device.
     """
     check_traces(traces)
     place = resolve_device(device)
-    if hidden < 1 or steps < 2 or not learning_rate > 0:
-        raise InvalidValueError(f"hidden={hidden}, steps={steps}, learning_rate={learning_rate} must be positive")
+    if isinstance(scores, str):
+        raise InvalidTypeError(f"scores={scores!r} is one text; give a list of names such as [{scores!r}]")
+    for name, value in (("hidden", hidden), ("steps", steps), ("seed", seed)):
+        check_whole(value, name)
+    if hidden < 1 or steps < 2 or not 0 < learning_rate < math.inf:
+        raise InvalidValueError(
+            f"hidden={hidden}, steps={steps}, learning_rate={learning_rate} must be positive and finite, and steps 2 "
+            "or more"
+        )
     level = float(exact_alpha(alpha))
     raw = np.concatenate([claim_features(trace, scores) for trace in traces])
     factual = np.concatenate([trace.factual for trace in traces])
@@ -190,6 +199,8 @@ def train_scorer(
         progress("training the scorer", (step + 1) / steps)
     layers = (first.weight, first.bias, second.weight, second.bias)
     w1, b1, w2, b2 = (layer.detach().cpu().numpy().astype(np.float64) for layer in layers)
+    if not all(np.isfinite(layer).all() for layer in (w1, b1, w2, b2)):
+        raise InvalidValueError(f"training diverged with learning_rate={learning_rate}; give a smaller one")
     return LearnedScorer(tuple(scores), mean, scale, (w1, b1, w2, b2))
 
 
@@ -310,9 +321,12 @@ class CrossFittedFilter(BaseEstimator):
 
         Raises:
             InvalidValueError: If a setting is out of range, or there are fewer traces than folds.
+            InvalidTypeError: If the folds or the seed are not whole numbers, or the names of scores are no list.
         """
         check_traces(X)
         traces = list(X)
+        check_whole(self.folds, "folds")
+        check_whole(self.seed, "seed", 0)
         if self.combine not in ("random", "pooled") or not 2 <= self.folds <= len(traces):
             raise InvalidValueError(
                 f"combine={self.combine!r} with {self.folds} folds of {len(traces)} traces; give 'random' or "
@@ -329,7 +343,7 @@ class CrossFittedFilter(BaseEstimator):
                 train_scorer(
                     [trace for row, trace in enumerate(traces) if row not in held_out],
                     alpha=self.alpha,
-                    scores=tuple(self.scores),
+                    scores=self.scores,
                     hidden=self.hidden,
                     steps=self.steps,
                     seed=self.seed,

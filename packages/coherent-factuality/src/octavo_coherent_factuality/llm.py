@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -73,9 +74,10 @@ class OpenAICompatible:
         max_retries: int = 5,
         structured: bool = True,
     ) -> None:
-        if timeout <= 0 or max_retries < 0:
+        # Compared the positive way round, so that NaN is refused too.
+        if not (isinstance(timeout, Real) and timeout > 0 and isinstance(max_retries, Integral) and max_retries >= 0):
             raise InvalidValueError(
-                f"timeout={timeout} and max_retries={max_retries}; give a time > 0 and retries >= 0"
+                f"timeout={timeout!r} and max_retries={max_retries!r}; give seconds > 0 and a whole number >= 0"
             )
         try:
             import openai

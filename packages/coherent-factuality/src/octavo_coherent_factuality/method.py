@@ -7,7 +7,7 @@ from typing import Literal
 
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
-from octavo_coherent_factuality.annotators import Annotator, Independent, Silver
+from octavo_coherent_factuality.annotators import Annotator, Independent, Silver, check_annotator
 from octavo_coherent_factuality.family import FamilyKind, NestedFamily
 from octavo_coherent_factuality.scorers import (
     DescendantWeighted,
@@ -19,7 +19,7 @@ from octavo_coherent_factuality.scorers import (
 )
 from octavo_coherent_factuality.trace import ReasoningTrace
 
-__all__ = ["METHODS", "FilteringMethod", "MethodFamily"]
+__all__ = ["METHODS", "FilteringMethod", "MethodFamily", "check_method"]
 
 MethodFamily = FamilyKind | Literal["posthoc"]
 """Kinds of families, and ``"posthoc"``: calibrated like ``"independent"``, then pruned to the ancestor-closed part."""
@@ -49,13 +49,8 @@ class FilteringMethod:
         if self.family not in known:
             raise InvalidValueError(f"family {self.family!r} is unknown; give one of {', '.join(known)}")
         check_scorer(self.scorer)
-        if self.annotator is not None and (
-            isinstance(self.annotator, type) or not isinstance(self.annotator, Annotator)
-        ):
-            raise InvalidTypeError(
-                f"annotator={self.annotator!r} is no annotator; give one such as Silver() or Gold(), or wrap a "
-                "function (trace, kept) -> bool in CallableAnnotator"
-            )
+        if self.annotator is not None:
+            check_annotator(self.annotator)
 
     @property
     def calibration_annotator(self) -> Annotator:
@@ -84,6 +79,22 @@ class FilteringMethod:
             trace: The trace.
         """
         return self.families(trace)[1]
+
+
+def check_method(method: object) -> None:
+    """Check that something is a method.
+
+    Args:
+        method: The method.
+
+    Raises:
+        InvalidTypeError: If it is none, e.g. a name or a filter.
+    """
+    if not isinstance(method, FilteringMethod):
+        raise InvalidTypeError(
+            f"method={method!r} is no method; give a FilteringMethod, one of METHODS such as METHODS['subgraph'], or "
+            "the attribute method of a filter"
+        )
 
 
 METHODS: dict[str, FilteringMethod] = {

@@ -10,9 +10,10 @@ import numpy as np
 from octavo_core.errors import InvalidValueError
 from octavo_core.metrics import Interval, binomial_interval
 
+from octavo_coherent_factuality._checks import check_whole, number_of
 from octavo_coherent_factuality.annotators import nonconformity
 from octavo_coherent_factuality.filter import FilteredOutput, _cut_output
-from octavo_coherent_factuality.method import FilteringMethod
+from octavo_coherent_factuality.method import FilteringMethod, check_method
 from octavo_coherent_factuality.outcomes import check_traces, has_identity, jitter, tie_numbers
 from octavo_coherent_factuality.quantile import AlphaLike, exact_alpha, quantile_rank
 from octavo_coherent_factuality.trace import ReasoningTrace
@@ -53,6 +54,7 @@ class OnlineFilter:
 
     Raises:
         InvalidValueError: If the step is negative or the window below 1.
+        InvalidTypeError: If the step is not a number, the window or the seed not whole, or the method is none.
     """
 
     def __init__(
@@ -64,11 +66,15 @@ class OnlineFilter:
         window: int | None = None,
         seed: int = 0,
     ) -> None:
-        if step_size < 0 or (window is not None and window < 1):
-            raise InvalidValueError(f"step_size={step_size} and window={window}; give a step >= 0 and a window >= 1")
+        if number_of(step_size, "step_size") < 0:
+            raise InvalidValueError(f"step_size={step_size} is negative; give 0 or more")
+        if window is not None:
+            check_whole(window, "window", 1)
+        check_whole(seed, "seed")
         self.alpha = exact_alpha(alpha)
         self.level = float(self.alpha)
         self.method = FilteringMethod() if method is None else method
+        check_method(self.method)
         self.step_size = step_size
         self.seed = seed
         self._memory: deque[tuple[float, float]] = deque(maxlen=window)

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
-from octavo_coherent_factuality.annotators import Annotator, member_verdicts, nonconformity
-from octavo_coherent_factuality.method import FilteringMethod
+from octavo_coherent_factuality.annotators import Annotator, check_annotator, member_verdicts, nonconformity
+from octavo_coherent_factuality.method import FilteringMethod, check_method
 from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = ["OutcomeTable", "check_traces", "has_identity", "jitter", "tie_numbers"]
@@ -50,8 +50,15 @@ class OutcomeTable:
 
         Returns:
             The table.
+
+        Raises:
+            InvalidValueError: If there are no traces, or a trace cannot be used.
+            InvalidTypeError: If something else stands for the traces, the method or the evaluator.
         """
         check_traces(traces)
+        check_method(method)
+        if evaluator is not None:
+            check_annotator(evaluator, "evaluator")
         annotator = method.calibration_annotator
         judge = annotator if evaluator is None else evaluator
         scores = np.empty(len(traces))

@@ -79,7 +79,7 @@ def save_filter(path: str | os.PathLike[str], fitted: Any, *, traces: Sequence[R
             "family": fitted.family,
             "annotator": _encode(fitted.annotator),
             "ties": fitted.ties,
-            "seed": fitted.seed,
+            "seed": int(fitted.seed),
         },
         "event": fitted.event,
         "n": fitted.n_,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from octavo_core.errors import InvalidStateError, InvalidValueError, OctavoError
@@ -22,7 +23,10 @@ from octavo_coherent_factuality.llm import LLM, Message
 from octavo_coherent_factuality.parsing import parse_claims, parse_matrix, parse_votes
 from octavo_coherent_factuality.trace import Claim, ReasoningTrace
 
-__all__ = ["LLMJudge", "ReasoningPipeline", "finished_traces", "merge_claims"]
+__all__ = ["LLMJudge", "ReasoningPipeline", "check_ids", "finished_traces", "merge_claims"]
+
+# How every line of a run begins: what is torn but begins otherwise is somebody else's.
+_LINE_STARTS = (b'{"id": "', b'{"question": "')
 
 _CLAIMS_SCHEMA = {
     "type": "object",
@@ -154,8 +158,9 @@ class ReasoningPipeline:
             All traces, in the order of the questions.
 
         Raises:
-            InvalidStateError: If the file exists and ``resume`` is off, or a trace cannot be made.
-            InvalidValueError: If a question is malformed.
+            InvalidStateError: If the file exists and ``resume`` is off, holds something else or is written to by
+                another run, or a trace cannot be made.
+            InvalidValueError: If a question is malformed, or its id belongs to another question.
         """
         path = Path(out)
         if path.exists() and not resume:
@@ -164,30 +169,34 @@ class ReasoningPipeline:
         for entry in entries:
             if not isinstance(entry, Mapping) or not isinstance(entry.get("question"), str):
                 raise InvalidValueError(f"{str(entry)[:80]!r} has no text 'question'")
-        done = {(trace.id, trace.question or ""): trace for trace in finished_traces(path)}
-        traces = []
-        for index, entry in enumerate(entries):
-            name = storable(str(entry["id"])) if entry.get("id") is not None else None
-            key = (name, storable(entry["question"]))
-            if key not in done:
-                try:
-                    trace = self.trace(key[1], entry.get("answer"), id=name)
-                except OctavoError as error:
-                    rest = (
-                        f"what is finished is in {str(path)!r}, and the same call goes on from there (on the command "
-                        "line with --resume)"
-                        if done
-                        else "nothing is finished yet"
-                    )
-                    raise InvalidStateError(f"question {index} ({key[1][:60]!r}): {error}; {rest}") from error
-                # Not before there is something to write: a call that fails at once leaves no empty file.
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(storable(json.dumps(trace_to_json(trace), ensure_ascii=False)) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                done[key] = trace
-            traces.append(done[key])
-            progress("traces", (index + 1) / len(entries))
+        keys = [
+            (storable(str(entry["id"])) if entry.get("id") is not None else None, storable(entry["question"]))
+            for entry in entries
+        ]
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(_open_alone(path, "r+b")) if path.exists() else None
+            earlier = _read_run(file, path) if file is not None else []
+            check_ids(earlier, keys, path)
+            done = {(trace.id, trace.question or ""): trace for trace in earlier}
+            traces = []
+            for index, (entry, key) in enumerate(zip(entries, keys, strict=True)):
+                if key not in done:
+                    try:
+                        trace = self.trace(key[1], entry.get("answer"), id=key[0])
+                    except OctavoError as error:
+                        rest = (
+                            f"what is finished is in {str(path)!r}, and the same call goes on from there (on the "
+                            "command line with --resume)"
+                            if done
+                            else "nothing is finished yet"
+                        )
+                        raise InvalidStateError(f"question {index} ({key[1][:60]!r}): {error}; {rest}") from error
+                    # Not before there is something to write: a call that fails at once leaves no empty file.
+                    file = opened.enter_context(_open_alone(path, "xb")) if file is None else file
+                    _append(file, path, trace)
+                    done[key] = trace
+                traces.append(done[key])
+                progress("traces", (index + 1) / len(entries))
         return traces
 
     def answer(self, question: str) -> str:
@@ -223,7 +232,14 @@ class ReasoningPipeline:
             }
         ]
         parsed = self._ask(prompt, lambda text: parse_claims(text, max_claims=self.max_claims), _CLAIMS_SCHEMA)
-        complete = all(confidence is not None for _, confidence in parsed)
+        missing = sum(confidence is None for _, confidence in parsed)
+        complete = not missing
+        if missing:
+            warnings.warn(
+                f"the model states no confidence that can be read for {missing} of {len(parsed)} claims of "
+                f"{question[:60]!r}; none of them has the score 'self_confidence'",
+                stacklevel=2,
+            )
         return [Claim(text, {"self_confidence": c} if complete and c is not None else {}) for text, c in parsed]
 
     def build_graph(self, question: str, claims: Sequence[str]) -> DeducibilityGraph:
@@ -414,8 +430,29 @@ def _answer_prompt(question: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{question}\n\nAnswer step by step, one short step a line."}]
 
 
+def check_ids(earlier: Sequence[ReasoningTrace], keys: Iterable[tuple[str | None, str | None]], path: Path) -> None:
+    """Check that no id stands for two questions, which would make a file of traces that nothing can use.
+
+    Args:
+        earlier: The traces that the file has.
+        keys: Ids and questions that are to be added.
+        path: The file, for the message.
+
+    Raises:
+        InvalidValueError: If one does.
+    """
+    known = {(trace.id, trace.question or "") for trace in earlier}
+    questions = {trace.id: trace.question or "" for trace in earlier}
+    for name, question in ((storable(name), storable(question or "")) for name, question in keys if name is not None):
+        if (name, question) not in known and questions.setdefault(name, question) != question:
+            raise InvalidValueError(
+                f"the id {name!r} belongs to two questions, one of them perhaps in {str(path)!r} already; give each "
+                "its own id, or write to another file"
+            )
+
+
 def finished_traces(path: Path) -> list[ReasoningTrace]:
-    """Read the traces of an earlier run; a last line that a kill has torn is cut off the file.
+    """Read the traces of an earlier run; a last line that a kill has torn is cut off the file, with a warning.
 
     Args:
         path: The file of the run; it may be missing.
@@ -424,22 +461,85 @@ def finished_traces(path: Path) -> list[ReasoningTrace]:
         The traces.
 
     Raises:
-        InvalidStateError: If a whole line is not a trace.
+        InvalidStateError: If a line is not a trace, or another run is writing to the file; it is left as it is.
     """
-    done: list[ReasoningTrace] = []
     if not path.exists():
-        return done
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
-    for number, line in enumerate(whole.decode("utf-8").split("\n")[:-1], start=1):
+        return []
+    with _open_alone(path, "r+b") as file:
+        return _read_run(file, path)
+
+
+def _open_alone(path: Path, mode: Literal["r+b", "xb"]) -> BinaryIO:
+    """Open the file of a run, which no other run can open until it is closed or this process ends."""
+    try:
+        file = path.open(mode)
+    except FileExistsError as error:
+        raise InvalidStateError(
+            f"another run has made {str(path)!r} since this one began; go on from that file, or give another"
+        ) from error
+    except OSError as error:
+        raise InvalidStateError(
+            f"cannot write {str(path)!r}: {error.strerror}; give a file that you can write"
+        ) from error
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise InvalidStateError(
+            f"another run is writing to {str(path)!r}; wait until it ends, or give another file"
+        ) from error
+    except (ImportError, OSError):
+        # Windows, and file systems that know no locks.
+        pass
+    return file
+
+
+def _read_run(file: BinaryIO, path: Path) -> list[ReasoningTrace]:
+    """Read a run and put the file in order behind its last trace, after everything in it has been checked."""
+    done: list[ReasoningTrace] = []
+    *lines, last = file.read().split(b"\n")
+    for number, line in enumerate([*lines, last] if last else lines, start=1):
         try:
-            trace = trace_from_json(json.loads(line))
-        except (ValueError, TypeError) as error:
+            done.append(trace_from_json(json.loads(line.decode("utf-8"))))
+        except (ValueError, TypeError, RecursionError) as error:
+            if number > len(lines) and _is_torn(last):
+                file.seek(-len(last), os.SEEK_END)
+                file.truncate()
+                warnings.warn(
+                    f"line {number} of {str(path)!r} was cut off in the middle when the run was killed; it is removed, "
+                    "and its trace is made again",
+                    stacklevel=3,
+                )
+                return done
             raise InvalidStateError(
                 f"line {number} of {str(path)!r} is not a trace: {error}; give another file"
             ) from error
-        done.append(trace)
+    if last:
+        # An editor has taken the end of the line away.
+        file.write(b"\n")
     return done
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line is the beginning of one that a run writes, and no whole JSON value."""
+    if not any(line.startswith(start) or start.startswith(line) for start in _LINE_STARTS):
+        return False
+    try:
+        json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _append(file: BinaryIO, path: Path, trace: ReasoningTrace) -> None:
+    """Write a trace to the end of its file, and to the disk."""
+    if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        raise InvalidStateError(
+            f"{str(path)!r} was moved or replaced while this run was writing to it; run it again to go on from what is "
+            "there (on the command line with --resume)"
+        )
+    file.write(f"{storable(json.dumps(trace_to_json(trace), ensure_ascii=False))}\n".encode())
+    file.flush()
+    os.fsync(file.fileno())

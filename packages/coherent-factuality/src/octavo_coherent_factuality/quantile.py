@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 from scipy.stats import beta
+
+from octavo_coherent_factuality._checks import check_whole, floats_of
 
 __all__ = [
     "AlphaLike",
@@ -79,26 +81,29 @@ def quantile_rank(n: int, alpha: AlphaLike) -> int:
 
     Raises:
         InvalidValueError: If n is negative.
+        InvalidTypeError: If n is not a whole number.
     """
-    if n < 0:
-        raise InvalidValueError(f"n={n} is negative; give the number of calibration scores")
+    check_whole(n, "n", 0)
     return n + 1 - math.floor((n + 1) * exact_alpha(alpha))
 
 
-def conformal_threshold(scores: Sequence[float] | np.ndarray, alpha: AlphaLike) -> float:
+def conformal_threshold(scores: Any, alpha: AlphaLike) -> float:
     """The k-th largest calibration score, minus infinity where there are too few.
 
     Args:
-        scores: Non-conformity scores; may be infinite.
+        scores: Non-conformity scores, (traces,): a list, an array or a tensor; may be infinite.
         alpha: Error level.
 
     Returns:
         The threshold.
 
     Raises:
-        InvalidValueError: If a score is not a number.
+        InvalidValueError: If a score is NaN, or they are not one list.
+        InvalidTypeError: If they are no numbers.
     """
-    values = np.asarray(scores, np.float64)
+    values = floats_of(scores, "scores")
+    if values.ndim != 1:
+        raise InvalidValueError(f"scores have shape {values.shape}; give one number per calibration trace")
     if np.isnan(values).any():
         raise InvalidValueError("a calibration score is NaN; scores must be numbers or infinite")
     rank = quantile_rank(len(values), alpha)

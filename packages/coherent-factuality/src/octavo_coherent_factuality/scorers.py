@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from octavo_core.errors import InvalidTypeError, InvalidValueError, OctavoError
 from scipy.stats import rankdata
 
+from octavo_coherent_factuality._checks import array_of, check_whole, plain_scalar
 from octavo_coherent_factuality.trace import ReasoningTrace
 
 __all__ = [
@@ -52,10 +53,8 @@ class FrequencyScorer:
     name: str = "frequency"
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_samples, bool) or not isinstance(self.num_samples, int | np.integer):
-            raise InvalidTypeError(f"num_samples={self.num_samples!r} is not a whole number; give one such as 5")
-        if self.num_samples < 1:
-            raise InvalidValueError(f"num_samples={self.num_samples} is out of range; give 1 or more")
+        check_whole(self.num_samples, "num_samples", 1)
+        object.__setattr__(self, "num_samples", int(self.num_samples))
 
     @property
     def lowest(self) -> float:
@@ -168,6 +167,8 @@ class Combined:
         for weight in self.weights or ():
             if isinstance(weight, bool) or not isinstance(weight, int | float | np.number):
                 raise InvalidTypeError(f"weight {weight!r} is not a number")
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(map(plain_scalar, self.weights)))
         weights = (1.0,) * len(self.scorers) if self.weights is None else self.weights
         if not self.scorers or len(weights) != len(self.scorers) or any(not weight >= 0 for weight in weights):
             raise InvalidValueError(
@@ -215,6 +216,7 @@ class DescendantWeighted:
         check_scorer(self.base)
         if isinstance(self.beta, bool) or not isinstance(self.beta, int | float | np.number):
             raise InvalidTypeError(f"beta={self.beta!r} is not a number; give a weight from 0 to 1")
+        object.__setattr__(self, "beta", plain_scalar(self.beta))
         if not 0 <= self.beta <= 1:
             raise InvalidValueError(f"beta={self.beta} is out of range; give a weight from 0 to 1")
         if self.scope not in ("children", "descendants"):
@@ -278,7 +280,7 @@ def claim_risks(scorer: Scorer, trace: ReasoningTrace) -> Float64[np.ndarray, " 
         InvalidTypeError: If it fails on the trace, or returns no numbers.
     """
     try:
-        risks = np.asarray(scorer(trace), np.float64)
+        risks = np.asarray(array_of(scorer(trace)), np.float64)
     except (TypeError, ValueError) as error:
         if isinstance(error, OctavoError):
             raise

@@ -50,16 +50,20 @@ _CHANGES = _OPERATIONS | _words(
 # The same, anywhere among the words that follow.
 _LATER_CHANGES = _words(
     "remainder remainders half halves third thirds quarter quarters rounded rounding approximately approx about "
-    "roughly nearly almost base binary octal hexadecimal hex modulo mod percent false wrong incorrect dozen"
+    "roughly nearly almost base binary octal hexadecimal hex modulo mod percent false wrong incorrect dozen "
+    "more less fewer than too clock"
 )
 # A sentence with one of these says something else than its equations.
 _DENIALS = _words(
     "not never false incorrect incorrectly wrong wrongly mistake mistaken mistakenly error cannot can't isn't aren't "
-    "doesn't don't didn't wasn't won't unless base binary octal hexadecimal modulo congruent whether untrue"
+    "doesn't don't didn't wasn't won't unless base binary octal hexadecimal modulo congruent whether untrue lie lies "
+    "nonsense nonsensical absurd doubt doubts doubtful fail fails failed impossible impossibly contradiction "
+    "contradicts contradictory deny denies denied refute refutes refuted disprove disproves disproved invalid neither"
 )
 _SUPPOSITIONS = _words("suppose supposing assume assuming assumed assumes pretend imagine")
 # In a question or premise a supposition is what holds.
 _GIVEN = _words("if suppose supposing assume assuming when for at with such solve and evaluate while")
+_ASKING = _words("is are does do did can could will would should")
 _VERDICTS = _words("is are equals gives give get gets have")
 _POINTERS = _words("this that it which")
 _LABELS = _words("step part case line claim equation example problem question exercise item stage calculation eq")
@@ -102,7 +106,7 @@ def statements(text: str, *, is_context: bool = False) -> list[Statement]:
             opening = _opening(pieces, start, last, is_context)
             if opening == "cut" or (opening == "weak" and _is_lone_number(sides[0])) or _sign_is_open(pieces, start):
                 sides[0].insert(0, ("cut", "?"))
-            if _closing_changes(pieces, start, stop, is_context):
+            if _converts(sides, pieces, stop) or _closing_changes(pieces, start, stop, is_context):
                 sides[-1].append(("cut", "?"))
             if _sentence_words(pieces, start) & (_DENIALS if is_context else _DENIALS | _SUPPOSITIONS):
                 sides = [[("cut", "?"), *side] for side in sides]
@@ -139,6 +143,13 @@ def _sides(pieces: Sequence[Piece]) -> tuple[list[list[Token]], list[str]]:
 def _is_lone_number(side: Sequence[Token]) -> bool:
     rest = [value for kind, value in side if kind != "number"]
     return len(side) - len(rest) == 1 and all(value in ("-", "+", "%", "(", ")", "{", "}") for value in rest)
+
+
+def _converts(sides: Sequence[Sequence[Token]], pieces: Sequence[Piece], stop: int) -> bool:
+    """Whether an equation may go from one unit to another, as "24 = 1 day" does."""
+    if stop == len(pieces) or pieces[stop].kind != "word" or pieces[stop].value.lower() in _CONNECTIVES | {"and"}:
+        return False
+    return len(sides) == 2 and all(map(_is_lone_number, sides))
 
 
 def _sign_is_open(pieces: Sequence[Piece], start: int) -> bool:
@@ -194,7 +205,7 @@ def _after_word(word: str, clause: Sequence[Piece], after_equation: bool, is_con
         return "cut" if word in _POINTERS and _has_operation(clause[:-1]) else "open"
     if word == "and":
         return "weak" if after_equation or (is_context and earlier in _GIVEN) else "cut"
-    if is_context and word in _GIVEN:
+    if is_context and word in _GIVEN and (earlier, word) != ("what", "if"):
         return "weak"
     if word in _VERBS or (word == "of" and earlier == "total"):
         return "cut" if _has_operation(clause) else "weak"
@@ -232,7 +243,9 @@ def _closing_changes(pieces: Sequence[Piece], start: int, stop: int, is_context:
         return False
     following, end = pieces[stop], pieces[stop - 1].end
     if following.kind == "stop":
-        return following.value == "?" and not is_context
+        # "What is x if 2x = 4?" supposes what "Is 2x = 4?" asks.
+        asked = start > 0 and pieces[start - 1].value.lower() in _ASKING
+        return following.value == "?" and (asked or not is_context)
     beyond = pieces[stop + 1] if stop + 1 < len(pieces) else None
     if following.kind == "break":
         if following.value not in ",:.\"'*":

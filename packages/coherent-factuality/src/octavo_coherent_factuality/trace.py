@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
+from octavo_coherent_factuality._checks import entries_of, floats_of, plain_scalar
 from octavo_coherent_factuality.graph import DeducibilityGraph
 
 __all__ = ["Claim", "ReasoningTrace", "claims_from_arrays"]
@@ -28,11 +29,11 @@ class Claim:
         text: What it says; ``None`` where only the numbers are known.
         scores: Named scores, e.g. ``{"frequency": 4, "self_confidence": 0.9}``; finite numbers.
         factual: Whether the claim is true by itself; ``None`` where nobody has judged it.
-        id: Name of the claim, unique within its answer.
+        id: Name of the claim, unique within its answer; a whole number is stored as text.
 
     Raises:
         InvalidValueError: If a score is not finite.
-        InvalidTypeError: If a score is not a number, or ``factual`` is not a truth value.
+        InvalidTypeError: If a score is not a number, ``factual`` is not a truth value, or the text or the id is none.
     """
 
     text: str | None = None
@@ -41,6 +42,12 @@ class Claim:
     id: str | None = None
 
     def __post_init__(self) -> None:
+        _check_text(self.text, "the text of a claim")
+        object.__setattr__(self, "id", _identifier(self.id, "the id of a claim"))
+        if not isinstance(self.scores, Mapping):
+            raise InvalidTypeError(
+                f"the scores of claim {self.text!r} are {self.scores!r}; give a mapping such as {{'frequency': 4}}"
+            )
         scores = {}
         for name, score in self.scores.items():
             if isinstance(score, bool | str | bytes) or not hasattr(score, "__float__"):
@@ -49,6 +56,8 @@ class Claim:
                 number = float(score)
             except OverflowError:
                 number = math.inf
+            except (TypeError, ValueError) as error:
+                raise InvalidTypeError(f"score {name!r} is {score!r}; give a number") from error
             if not math.isfinite(number):
                 raise InvalidValueError(f"score {name!r} of claim {self.text!r} is {number}; scores must be finite")
             scores[name] = number
@@ -57,6 +66,10 @@ class Claim:
             if isinstance(self.factual, str | float) or self.factual not in (0, 1):
                 raise InvalidTypeError(f"factual={self.factual!r} is not a truth value; give True, False or None")
             object.__setattr__(self, "factual", bool(self.factual))
+
+    def __hash__(self) -> int:
+        # A read-only view of a dict has no hash of its own.
+        return hash((self.text, frozenset(self.scores.items()), self.factual, self.id))
 
     def __reduce__(self) -> tuple[object, ...]:
         # A read-only view of a dict is neither pickled nor copied by itself.
@@ -72,14 +85,15 @@ class ReasoningTrace:
         graph: Which claims rely on which; no edges if left out.
         question: The question.
         answer: The whole answer.
-        id: Name of the trace, unique within a data set. Without one the question stands for it.
+        id: Name of the trace, unique within a data set; a whole number is stored as text. Without one the question
+            stands for it.
         group: Group for group-wise calibration, e.g. a subject or a difficulty.
         subset_annotations: Human judgements of subsets of claims, by frozen set of kept indices.
 
     Raises:
         InvalidValueError: If there is no claim, the graph has another size, claim ids repeat, or an annotated subset
             has an index out of range.
-        InvalidTypeError: If something else stands for the claims or the graph.
+        InvalidTypeError: If something else stands for the claims, the graph, a text, the id or a judgement.
     """
 
     claims: tuple[Claim, ...]
@@ -91,6 +105,10 @@ class ReasoningTrace:
     subset_annotations: Mapping[frozenset[int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_text(self.question, "the question")
+        _check_text(self.answer, "the answer")
+        object.__setattr__(self, "id", _identifier(self.id, "the id of a trace"))
+        object.__setattr__(self, "group", plain_scalar(self.group))
         name = self.name
         if isinstance(self.claims, str | bytes) or not isinstance(self.claims, Iterable):
             raise InvalidTypeError(f"the claims of {name} are {self.claims!r}; give Claim objects")
@@ -117,12 +135,29 @@ class ReasoningTrace:
         if len(set(ids)) < len(ids):
             repeated = next(entry for entry in ids if ids.count(entry) > 1)
             raise InvalidValueError(f"{name} has two claims with the id {repeated!r}; ids are unique within a trace")
-        for subset in self.subset_annotations:
+        if not isinstance(self.subset_annotations, Mapping):
+            raise InvalidTypeError(
+                f"the judgements of {name} are {self.subset_annotations!r}; give a mapping such as "
+                "{frozenset({0, 1}): True}"
+            )
+        judged = {}
+        for subset, verdict in self.subset_annotations.items():
+            if not isinstance(subset, frozenset) or not all(isinstance(index, int | np.integer) for index in subset):
+                raise InvalidTypeError(
+                    f"{name} has a judgement of {subset!r}; give the kept indices as a frozenset, e.g. frozenset({{0}})"
+                )
             if any(not 0 <= index < len(self.claims) for index in subset):
                 raise InvalidValueError(
                     f"{name} has a judgement of the subset {sorted(subset)}; indices go from 0 to "
                     f"{len(self.claims) - 1}"
                 )
+            if (coherent := _verdict(verdict)) is None:
+                raise InvalidTypeError(
+                    f"the judgement of the subset {sorted(subset)} of {name} is None; give True or False, or leave the "
+                    "subset out"
+                )
+            judged[frozenset(map(int, subset))] = coherent
+        object.__setattr__(self, "subset_annotations", judged)
 
     @property
     def name(self) -> str:
@@ -209,7 +244,7 @@ class ReasoningTrace:
             InvalidValueError: If there are more or fewer than claims.
             InvalidTypeError: If one is something else, such as a text.
         """
-        values = [_verdict(value) for value in factual]
+        values = [_verdict(value) for value in entries_of(factual, "factual")]
         if len(values) != self.num_claims:
             raise InvalidValueError(
                 f"{len(values)} annotations for the {self.num_claims} claims of {self.name}; give one each"
@@ -217,23 +252,24 @@ class ReasoningTrace:
         claims = tuple(replace(claim, factual=value) for claim, value in zip(self.claims, values, strict=True))
         return replace(self, claims=claims)
 
-    def with_score(self, name: str, values: Sequence[float] | np.ndarray) -> ReasoningTrace:
+    def with_score(self, name: str, values: Any) -> ReasoningTrace:
         """Return the trace with a score added or replaced.
 
         Args:
             name: Name of the score.
-            values: One number per claim.
+            values: One number per claim; a list, an array or a tensor.
 
         Raises:
             InvalidValueError: If there are more or fewer than claims.
+            InvalidTypeError: If they are no numbers.
         """
-        if len(values) != self.num_claims:
-            raise InvalidValueError(
-                f"{len(values)} values for the {self.num_claims} claims of {self.name}; give one each"
-            )
+        column = floats_of(values, f"the score {name!r}")
+        if column.shape != (self.num_claims,):
+            given = f"{len(column)} values" if column.ndim == 1 else f"values of shape {column.shape}"
+            raise InvalidValueError(f"{given} for the {self.num_claims} claims of {self.name}; give one each")
         claims = tuple(
             replace(claim, scores={**claim.scores, name: value})
-            for claim, value in zip(self.claims, np.asarray(values, float).tolist(), strict=True)
+            for claim, value in zip(self.claims, column.tolist(), strict=True)
         )
         return replace(self, claims=claims)
 
@@ -263,11 +299,9 @@ class ReasoningTrace:
 
 
 def claims_from_arrays(
-    factual: Sequence[Any] | np.ndarray | None = None,
-    texts: Sequence[str] | None = None,
-    **scores: Sequence[float | int] | np.ndarray,
+    factual: Iterable[Any] | None = None, texts: Iterable[str | None] | None = None, **scores: Any
 ) -> tuple[Claim, ...]:
-    """Make claims from columns.
+    """Make claims from columns: lists, arrays, tensors or pandas columns, all read by position.
 
     Args:
         factual: Annotations, if there are any.
@@ -279,19 +313,25 @@ def claims_from_arrays(
 
     Raises:
         InvalidValueError: If the columns differ in length or there is none.
-        InvalidTypeError: If an annotation is something else than a truth value, such as a text.
+        InvalidTypeError: If an annotation is something else than a truth value, such as a text, or a score no number.
     """
-    columns = {name: np.asarray(values, float).tolist() for name, values in scores.items()}
-    named = {**columns, "factual": factual, "texts": texts}
+    columns = {name: floats_of(values, f"the column {name!r}") for name, values in scores.items()}
+    for name, column in columns.items():
+        if column.ndim != 1:
+            raise InvalidValueError(f"the column {name!r} has shape {column.shape}; give one number per claim")
+    verdicts = None if factual is None else [_verdict(value) for value in entries_of(factual, "factual")]
+    names = None if texts is None else entries_of(texts, "texts")
+    named = {**columns, "factual": verdicts, "texts": names}
     lengths = {name: len(column) for name, column in named.items() if column is not None}
     if len(set(lengths.values())) != 1:
         raise InvalidValueError(f"columns have lengths {lengths}; give at least one, all of the same length")
     size = next(iter(lengths.values()))
+    numbers = {name: column.tolist() for name, column in columns.items()}
     return tuple(
         Claim(
-            texts[row] if texts is not None else None,
-            {name: column[row] for name, column in columns.items()},
-            None if factual is None else _verdict(factual[row]),
+            None if names is None else names[row],
+            {name: column[row] for name, column in numbers.items()},
+            None if verdicts is None else verdicts[row],
         )
         for row in range(size)
     )
@@ -301,9 +341,26 @@ def _verdict(value: Any) -> bool | None:
     """Read a truth value; zeros and ones of an array are some too, a text is none."""
     if value is None:
         return None
-    if isinstance(value, str | bytes) or value not in (0, 1):
+    try:
+        known = not isinstance(value, str | bytes) and value in (0, 1)
+    except (TypeError, ValueError):  # pandas.NA, or an array
+        known = False
+    if not known:
         raise InvalidTypeError(f"annotation {value!r} is not a truth value; give True, False or None")
     return bool(value)
+
+
+def _check_text(value: object, what: str) -> None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidTypeError(f"{what} is {value!r}; give a text or None")
+
+
+def _identifier(value: Any, what: str) -> str | None:
+    """Read a name; a column of numbers gives names, too, and files hold them as texts."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(value)
+    _check_text(value, what)
+    return value
 
 
 def _digest(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from octavo_coherent_factuality._checks import floats_of, mask_of, number_of
 from octavo_coherent_factuality.annotators import Independent
 from octavo_coherent_factuality.filter import ConformalFilter, SplitConformalFilter
 from octavo_coherent_factuality.groups import GroupConformalFilter, WeightedConformalFilter
@@ -118,30 +119,30 @@ def cheapest_verification(
 
     Raises:
         InvalidValueError: Unless exactly one goal is given, or if it, the mask or the costs are out of range.
-        InvalidTypeError: If a target is not an index, or the mask holds other than truth values.
+        InvalidTypeError: If a target is not an index, the mask holds other than truth values, or a cost or the share is
+            not a number.
 
     Source:
         Beyond the paper: a project-selection cut on its deducibility graph.
     """
     size = trace.num_claims
-    safe = np.asarray(safe)
-    if safe.shape != (size,):
-        raise InvalidValueError(f"safe has shape {safe.shape} for {size} claims; give one truth value per claim")
-    if safe.dtype != bool:
-        raise InvalidTypeError(f"safe holds {safe.dtype} values; give a mask of truth values")
-    prices = np.ones(size) if costs is None else np.asarray(costs, np.float64)
+    safe = mask_of(safe, size, "safe")
+    prices = np.ones(size) if costs is None else floats_of(costs, "costs")
     if prices.shape != (size,) or not (np.isfinite(prices) & (prices > 0)).all():
         raise InvalidValueError(f"costs {prices.tolist()} for {size} claims; give one positive number per claim")
     if (targets is None) == (keep_fraction is None):
         raise InvalidValueError("give either targets or keep_fraction")
     if targets is not None:
+        if isinstance(targets, str) or not isinstance(targets, Iterable):
+            raise InvalidTypeError(f"targets={targets!r} is no list; give a list of indices such as [{size - 1}]")
+        targets = list(targets)
         for target in targets:
             if isinstance(target, bool) or not isinstance(target, int | np.integer):
                 raise InvalidTypeError(f"target {target!r} is not an index; give integers from 0 to {size - 1}")
             if not 0 <= target < size:
                 raise InvalidValueError(f"target {target} is out of range; there are {size} claims, from 0")
-        return _plan(trace, safe, prices, np.where(np.isin(np.arange(size), list(targets)), math.inf, 0.0))
-    share = float(keep_fraction or 0.0)
+        return _plan(trace, safe, prices, np.where(np.isin(np.arange(size), targets), math.inf, 0.0))
+    share = number_of(keep_fraction, "keep_fraction")
     if not 0 < share <= 1:
         raise InvalidValueError(f"keep_fraction={keep_fraction} is out of range; give a share in (0, 1]")
     needed = math.ceil(share * size - 1e-9)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo_core.errors import InvalidValueError
 
+from octavo_prompt_turing.arguments import check_type
 from octavo_prompt_turing.emitter import Emitter
 from octavo_prompt_turing.program import CONDITIONS, Program, parse_offset
 from octavo_prompt_turing.tokens import PLAIN
@@ -15,6 +16,8 @@ __all__ = ["assemble"]
 
 _MAX_REPEAT = 10_000
 _MAX_DEPTH = 32
+_MAX_WORDS = 10_000_000
+_WORDS = {"jmp", "right", "left", "clear", "flip", "copy", "while", "until", "if", "else", "repeat", "macro", "halt"}
 _WORD = re.compile(r"[{}]|[^\s{};]+")
 _RELATIVE = re.compile(r"([AB][!?])([+-][0-9]+)")
 _NUMBER = re.compile(r"[0-9]{1,7}")
@@ -52,17 +55,19 @@ def assemble(source: str, *, name: str = "program") -> Program:
 
     Raises:
         InvalidValueError: If the text cannot be assembled; the message names the line.
+        InvalidTypeError: If it is not text.
 
     Source:
         Beyond the paper, whose programs are written with relative offsets by hand.
     """
+    check_type("source", source, str, "text such as 'A1 AR A1 #'")
     words = [
         _Word(word, number)
         for number, line in enumerate(source.splitlines(), start=1)
         for word in _WORD.findall(line.partition(";")[0])
     ]
     emitter = Emitter()
-    _Assembler(emitter, {}).block(words, 0)
+    _Assembler(emitter, {}, {word.text[:-1] for word in words if word.text.endswith(":")}).block(words, 0)
     return emitter.link(name)
 
 
@@ -70,10 +75,19 @@ def assemble(source: str, *, name: str = "program") -> Program:
 class _Assembler:
     emitter: Emitter
     macros: dict[str, list[_Word]]
+    labels: set[str]
+    num_words: int = 0
 
     def block(self, words: list[_Word], depth: int) -> None:
         if depth > _MAX_DEPTH:
             raise _error(words[0], f"macros and blocks are nested deeper than {_MAX_DEPTH}")
+        # Also blocks that write nothing take time.
+        self.num_words += 1 + len(words)
+        if self.num_words > _MAX_WORDS:
+            raise InvalidValueError(
+                f"line {self.emitter.line or 1}: macros and repeats write out more than {_MAX_WORDS:,} words; "
+                "repeat less"
+            )
         at = 0
         while at < len(words):
             at = self.statement(words, at, depth)
@@ -97,6 +111,7 @@ class _Assembler:
         elif text == "jmp":
             target = self._argument(words, at + 1, "a label")
             if target.text in {"A", "B"}:
+                self._check_target(words, at)
                 emit.goto(self._argument(words, at + 2, "a label").text, target.text)
                 return at + 3
             emit.goto(target.text)
@@ -128,7 +143,7 @@ class _Assembler:
             return after
         elif text == "macro":
             body, after = self._body(words, at + 2)
-            self.macros[self._argument(words, at + 1, "a name").text] = body
+            self._define(self._argument(words, at + 1, "a name"), body)
             return after
         elif text in self.macros:
             self.block(self.macros[text], depth + 1)
@@ -137,6 +152,26 @@ class _Assembler:
         else:
             raise _error(word, f"unknown word {text!r}; instructions are {' '.join(PLAIN)} # and A! A? B! B?")
         return at + 1
+
+    def _define(self, name: _Word, body: list[_Word]) -> None:
+        text = name.text
+        is_ours = text in {*PLAIN, *CONDITIONS, *_WORDS, "#"} or text.endswith(":") or _RELATIVE.fullmatch(text)
+        if is_ours:
+            raise _error(name, f"{text!r} is a word of the language and cannot name a macro; take another name")
+        if self.macros.get(text, body) != body:
+            raise _error(name, f"macro {text!r} is defined twice; take another name")
+        self.macros[text] = body
+
+    def _check_target(self, words: list[_Word], at: int) -> None:
+        """Tell a label that is called like a tape from a tape without a label."""
+        tape, following = words[at + 1].text, words[at + 2].text if at + 2 < len(words) else ""
+        if tape in self.labels and following not in self.labels:
+            found = repr(following) if following else "the end"
+            raise _error(
+                words[at],
+                f"'jmp {tape}' names tape {tape}, and {found} after it is no label; to jump to the label {tape!r}, "
+                f"write 'jmp {tape} {tape}'",
+            )
 
     def _choose(self, source: str, target: str, bits: tuple[int, int]) -> None:
         """Write one of two bits, by the cell under the source."""

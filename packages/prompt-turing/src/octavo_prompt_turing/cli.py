@@ -29,7 +29,11 @@ ProgramArgument = Annotated[
         help="Name of a ready program (see: programs), a .ptm, .json or .py file, or instructions in quotes."
     ),
 ]
-InputArgument = Annotated[str, typer.Argument(help="Input bits, or symbols of a Turing machine.")]
+_WORDS = (
+    "Bits; for a Turing machine its symbols, such as aab, or q0,q1 with commas where one has several characters (ab, "
+    "is the one symbol ab also where a and b are symbols; spaces instead of commas if an input symbol has a comma)."
+)
+InputArgument = Annotated[str, typer.Argument(help=f"The input. {_WORDS}")]
 EngineOption = Annotated[str, typer.Option("--engine", help="exact, deficit64, reference, float64 or float32.")]
 OutputOption = Annotated[str, typer.Option("--output", help="What a Turing machine prints: accept, tape or both.")]
 MissingOption = Annotated[
@@ -37,7 +41,8 @@ MissingOption = Annotated[
 ]
 TokensOption = Annotated[int, typer.Option("--max-tokens", help="Most tokens in the chain of thought.", min=0)]
 InputsOption = Annotated[
-    Path | None, typer.Option("--input-file", help="File with one input a line; - for standard input.")
+    Path | None,
+    typer.Option("--input-file", help="File with one input a line, as on the command line; - for standard input."),
 ]
 
 _MAX_INPUT_BYTES = 16 * 2**20
@@ -63,7 +68,11 @@ def run(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the Transformer run a program. Exit code 1 if it does not halt, leaves the program, or lacks precision."""
+    """Let the Transformer run a program.
+
+    Exit code 1 if the program does not halt, falls off its end, or comes to the length that the engine is guaranteed
+    for; 2 if the prompt alone is longer than that, as for every input that is refused.
+    """
     from octavo_prompt_turing.decoding import CoTResult, run_prompt
     from octavo_prompt_turing.trace import trace_to_html
 
@@ -74,6 +83,9 @@ def run(
         raise InvalidValueError(f"--trace, --save and --resume take one input, got {len(words)}")
     for path in (trace, save):
         _check_target(path)
+    for name, path in (("--save", save), ("--resume", resume)):
+        if trace is not None and path is not None and trace.resolve() == path.resolve():
+            raise InvalidValueError(f"--trace and {name} name the same file, {str(path)!r}; give two")
     documents, failed = [], False
     with console_progress(quiet=quiet or as_json) as progress:
         for entry, bits in zip(words, encoded, strict=True):
@@ -152,7 +164,9 @@ def compile_command(
 @app.command()
 def verify(
     program: ProgramArgument,
-    words: Annotated[list[str] | None, typer.Argument(help="Inputs; all up to --all-up-to by default.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help=f"Inputs; all up to --all-up-to by default. {_WORDS}")
+    ] = None,
     inputs: InputsOption = None,
     all_up_to: Annotated[int, typer.Option("--all-up-to", help="Length of the inputs tried.", min=0, max=12)] = 4,
     engine: EngineOption = "exact",
@@ -163,16 +177,21 @@ def verify(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the Transformer with the simulator, token by token. Exit code 1 on a difference."""
+    """Compare the Transformer with the simulator, token by token.
+
+    Exit code 1 on a difference, or if an input does not halt within --max-steps.
+    """
     from octavo_prompt_turing.engine_config import EngineConfig
     from octavo_prompt_turing.verification import verify as check
 
     loaded = _load(program, output, missing)
     entries = _words("", inputs) if inputs is not None else words
-    if not entries:
+    if entries:
+        encoded = _encode(loaded, entries, inputs)
+    else:
         symbols = "01" if loaded.compiled is None else loaded.compiled.machine.input_symbols
-        entries = [
-            (",".join(word) + "," if loaded.compiled is not None and word else "".join(word))
+        encoded = [
+            "".join(word) if loaded.compiled is None else loaded.compiled.encode(word)
             for length in range(all_up_to + 1)
             for word in itertools.product(symbols, repeat=length)
         ]
@@ -180,7 +199,7 @@ def verify(
     with console_progress(quiet=quiet or as_json) as progress:
         outcomes = check(
             loaded.program,
-            _encode(loaded, entries, inputs),
+            encoded,
             engine=config,
             max_steps=max_steps,
             progress=progress,
@@ -205,8 +224,8 @@ def verify(
     if as_json:
         print(json.dumps(rows, indent=2))
     elif not quiet:
-        _print_verification(rows)
-    if not all(outcome.ok for outcome in outcomes):
+        _print_verification(rows, max_steps)
+    if not all(outcome.ok and outcome.halted for outcome in outcomes):
         raise typer.Exit(1)
 
 
@@ -246,7 +265,7 @@ def dataset(
     programs: Annotated[
         str, typer.Option("--programs", help="Names or files, separated by commas; random programs by default.")
     ] = "",
-    max_input: Annotated[int, typer.Option("--max-input", help="Most input bits.", min=0)] = 8,
+    max_input: Annotated[int, typer.Option("--max-input", help="Most input bits, at most 1,000,000.", min=0)] = 8,
     max_steps: Annotated[int, typer.Option("--max-steps", help="Most steps of a run.", min=1)] = 300,
     max_instructions: Annotated[int, typer.Option("--max-instructions", help="Of random programs.", min=4)] = 20,
     seed: SeedOption = 0,
@@ -256,7 +275,8 @@ def dataset(
     from octavo_prompt_turing.dataset import generate_examples, write_examples
 
     _check_target(out)
-    chosen = [_load(name, "accept", "error").program for name in programs.split(",") if name]
+    found = [_load(name, "accept", "error") for name in programs.split(",") if name]
+    chosen = [entry.program if entry.compiled is None else entry.compiled for entry in found]
     written = write_examples(
         out,
         generate_examples(
@@ -329,8 +349,7 @@ def _encode(loaded: LoadedProgram, words: list[str], inputs: Path | None) -> lis
         except InvalidValueError as error:
             if inputs is None:
                 raise
-            where = "standard input" if str(inputs) == "-" else repr(str(inputs))
-            raise InvalidValueError(f"line {number} of {where}: {error}") from error
+            raise InvalidValueError(f"line {number} of {_shown(inputs)}: {error}") from error
     return encoded
 
 
@@ -351,11 +370,19 @@ def _words(word: str, inputs: Path | None) -> list[str]:
     if word:
         raise InvalidValueError("give the input as an argument or by --input-file, not both")
     if str(inputs) == "-":
-        return sys.stdin.read(_MAX_INPUT_BYTES).splitlines()
-    from octavo_prompt_turing.user_files import read_user_file
+        lines = sys.stdin.read(_MAX_INPUT_BYTES).splitlines()
+    else:
+        from octavo_prompt_turing.user_files import read_user_file
 
-    content = read_user_file(inputs, "give a text file with one input a line", _MAX_INPUT_BYTES)
-    return content.decode(errors="replace").splitlines()
+        content = read_user_file(inputs, "give a text file with one input a line", _MAX_INPUT_BYTES)
+        lines = content.decode(errors="replace").splitlines()
+    if not lines:
+        raise InvalidValueError(f"{_shown(inputs)} has no lines; give one input a line, an empty one for no input")
+    return lines
+
+
+def _shown(inputs: Path) -> str:
+    return "standard input" if str(inputs) == "-" else repr(str(inputs))
 
 
 def _finite(number: float) -> float | None:
@@ -372,7 +399,7 @@ def _print_run(document: dict[str, Any], message: str, *, show_tokens: bool, qui
         print(f"{message} ({rate:,.0f} tokens/s, engine {document['engine']})", file=sys.stderr)
 
 
-def _print_verification(rows: list[dict[str, Any]]) -> None:
+def _print_verification(rows: list[dict[str, Any]], max_steps: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -387,4 +414,6 @@ def _print_verification(rows: list[dict[str, Any]]) -> None:
         output = "not halted" if row["output"] is None else row["output"]
         table.add_row(row["input"], f"{row['tokens']:,}", f"{row['steps']:,}", output, verdict)
     Console().print(table)
-    print(f"{sum(row['ok'] for row in rows)} of {len(rows)} inputs agree token by token")
+    endless = sum(not row["halted"] for row in rows)
+    note = f"; {endless} did not halt within {max_steps:,} steps" if endless else ""
+    print(f"{sum(row['ok'] for row in rows)} of {len(rows)} inputs agree token by token{note}")

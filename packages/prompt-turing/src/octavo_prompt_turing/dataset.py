@@ -12,13 +12,16 @@ import numpy as np
 from octavo_core.errors import InvalidValueError
 from octavo_core.files import atomic_path
 
+from octavo_prompt_turing.arguments import check_integer
 from octavo_prompt_turing.machine import Machine
 from octavo_prompt_turing.program import CONDITIONS, Instruction, Program
+from octavo_prompt_turing.tm_compiler import CompiledMachine
 from octavo_prompt_turing.tokens import PLAIN, encode_input
 
 __all__ = ["Example", "generate_examples", "random_program", "write_examples"]
 
 _MAX_TRIES = 1_000
+_MAX_INPUT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def generate_examples(
     count: int,
     *,
     seed: int = 0,
-    programs: Sequence[Program] = (),
+    programs: Sequence[Program | CompiledMachine] = (),
     max_input: int = 8,
     max_steps: int = 300,
     min_instructions: int = 4,
@@ -98,8 +101,9 @@ def generate_examples(
     Args:
         count: Number of examples.
         seed: Seed of all draws; the same seed gives the same examples.
-        programs: Programs to draw from; random ones if none are given.
-        max_input: Most input bits.
+        programs: Programs to draw from; random ones if none are given. A compiled Turing machine gets words of its
+            input symbols.
+        max_input: Most input bits, at most 1,000,000.
         max_steps: Most instructions a run may take; others are drawn anew.
         min_instructions: Fewest instructions of a random program.
         max_instructions: Most instructions of a random program.
@@ -115,16 +119,19 @@ def generate_examples(
     """
     if count < 0 or max_input < 0 or max_steps < 0:
         raise InvalidValueError(f"count={count}, max_input={max_input} and max_steps={max_steps} must not be negative")
+    if max_input > _MAX_INPUT:
+        raise InvalidValueError(f"max_input={max_input:,} is beyond {_MAX_INPUT:,}, the longest supported; give less")
+    if check_integer("seed", seed) < 0:
+        raise InvalidValueError(f"seed={seed} is negative; give 0 or more")
     generator = np.random.default_rng(seed)
     for _ in range(count):
         for _ in range(_MAX_TRIES):
             if programs:
-                program = programs[int(generator.integers(len(programs)))]
+                source = programs[int(generator.integers(len(programs)))]
             else:
-                program = random_program(
-                    generator, min_instructions=min_instructions, max_instructions=max_instructions
-                )
-            bits = "".join(map(str, generator.integers(0, 2, int(generator.integers(0, max_input + 1)))))
+                source = random_program(generator, min_instructions=min_instructions, max_instructions=max_instructions)
+            program = source.program if isinstance(source, CompiledMachine) else source
+            bits = _draw_input(generator, source, max_input)
             run = Machine(program).run(bits, max_steps)
             if run.output is not None:
                 break
@@ -140,6 +147,17 @@ def generate_examples(
             run.steps,
             len(prompt) + len(run.tokens),
         )
+
+
+def _draw_input(generator: np.random.Generator, source: Program | CompiledMachine, max_bits: int) -> str:
+    if not isinstance(source, CompiledMachine):
+        return "".join(map(str, generator.integers(0, 2, int(generator.integers(0, max_bits + 1)))))
+    symbols = source.machine.input_symbols
+    if not symbols:
+        return ""
+    longest = max_bits // len(source.encode(symbols[:1]))
+    indices = generator.integers(0, len(symbols), int(generator.integers(0, longest + 1)))
+    return source.encode([symbols[index] for index in indices.tolist()])
 
 
 def write_examples(path: str | os.PathLike[str], examples: Iterator[Example]) -> int:

@@ -15,7 +15,8 @@ from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValue
 from octavo_core.files import atomic_write
 from octavo_core.progress import ProgressCallback, no_progress
 
-from octavo_prompt_turing.engine_config import EngineConfig
+from octavo_prompt_turing.arguments import check_integer
+from octavo_prompt_turing.engine_config import EngineConfig, engine_config
 from octavo_prompt_turing.model import PromptTuringModel
 from octavo_prompt_turing.precision import PrecisionError, margin_bits
 from octavo_prompt_turing.program import Program
@@ -121,6 +122,8 @@ class CoTResult:
             status, engine = document["status"], document["engine"]
             if status not in get_args(Status) or not isinstance(engine, str):
                 raise ValueError("other fields")
+            if status == "halted" and read_out(tokens) is None:
+                raise ValueError("status 'halted' needs tokens that end with ':', the output and '$'")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidValueError(f"{str(file)!r} is not a saved chain of thought: {error}") from error
         return cls(prompt, tokens, status, engine, float("nan"), 0.0)
@@ -166,16 +169,16 @@ def run_prompt(
     Raises:
         InvalidValueError: If the input is not made of bits or is given beside a whole prompt, a token is unknown,
             ``max_new_tokens`` is negative, or a token of ``generated`` is not the one that the model prints there.
-        InvalidTypeError: If ``program`` is text.
+        InvalidTypeError: If ``program`` is text, or ``max_new_tokens`` is not a whole number.
         InvalidStateError: If ``generated`` is finished already.
         PrecisionError: If the prompt itself is longer than the engine is guaranteed for.
 
     Source:
         Paper, Section 2 (greedy decoding until the stop token) and Section 3 (read-out).
     """
-    if max_new_tokens < 0:
+    if check_integer("max_new_tokens", max_new_tokens) < 0:
         raise InvalidValueError(f"max_new_tokens={max_new_tokens} is negative; give 0 or more")
-    config = engine if isinstance(engine, EngineConfig) else EngineConfig(engine)
+    config = engine_config(engine)
     check_bits(bits)
     if isinstance(program, str):
         raise InvalidTypeError(
@@ -211,7 +214,8 @@ def run_prompt(
     ids: list[int] = list(before)
 
     def result(status: Status) -> CoTResult:
-        margin = margin_bits(config.engine, len(prompt) + len(ids), tie_tolerance=config.tie_tolerance)
+        length, tolerance = len(prompt) + len(ids), config.tie_tolerance
+        margin = margin_bits(config.engine, length, tie_tolerance=tolerance, bits=config.bits)
         tokens, seconds = tuple(TOKENS[token] for token in ids), time.perf_counter() - started
         return CoTResult(tuple(prompt), tokens, status, config.engine, margin, seconds)
 

@@ -92,7 +92,7 @@ class Emitter:
         self._labels[name] = len(self._code)
 
     def fresh(self, hint: str) -> str:
-        """Make a label name that is not in use.
+        """Make a label name that is not in use, and that assembler text, with its space, cannot hold.
 
         Args:
             hint: What it is for.
@@ -101,7 +101,7 @@ class Emitter:
             The name.
         """
         self._count += 1
-        return f"{hint}.{self._count}"
+        return f"{hint} {self._count}"
 
     @contextmanager
     def loop_while(self, tape: str, bit: int) -> Generator[None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from octavo_core.errors import InvalidValueError
 
+from octavo_prompt_turing.arguments import check_integer, check_type
 from octavo_prompt_turing.precision import check_engine, max_length
 
-__all__ = ["EngineConfig"]
+__all__ = ["EngineConfig", "engine_config"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class EngineConfig:
 
     Raises:
         InvalidValueError: If the engine is unknown, or a number is not positive.
+        InvalidTypeError: If ``tie_tolerance`` is not a number or ``bits`` not a whole one.
     """
 
     engine: str = "deficit64"
@@ -34,8 +37,12 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_engine(self.engine)
-        if self.tie_tolerance is not None and not 0 < self.tie_tolerance < 1:
-            raise InvalidValueError(f"tie_tolerance={self.tie_tolerance} is not in (0, 1)")
+        if self.tie_tolerance is not None:
+            check_type("tie_tolerance", self.tie_tolerance, Real, "a number in (0, 1)")
+            if not 0 < self.tie_tolerance < 1:
+                raise InvalidValueError(f"tie_tolerance={self.tie_tolerance} is not in (0, 1)")
+        # NumPy's integers would overflow in fixed point.
+        object.__setattr__(self, "bits", check_integer("bits", self.bits))
         if self.bits < 8:
             raise InvalidValueError(f"bits={self.bits} is too small; give 8 or more")
 
@@ -54,3 +61,20 @@ class EngineConfig:
         if self.tie_tolerance is not None:
             return self.tie_tolerance
         return 1e-6 if self.engine == "float32" else 4e-15
+
+
+def engine_config(engine: str | EngineConfig) -> EngineConfig:
+    """Accept an engine by its name or with its options.
+
+    Args:
+        engine: Name, or options.
+
+    Returns:
+        The options.
+
+    Raises:
+        InvalidValueError: If there is no such engine.
+        InvalidTypeError: If it is neither.
+    """
+    check_type("engine", engine, (str, EngineConfig), "an EngineConfig, or a name such as 'exact'")
+    return EngineConfig(engine) if isinstance(engine, str) else engine

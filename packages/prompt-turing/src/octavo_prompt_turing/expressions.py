@@ -167,8 +167,10 @@ class Expressions(Strings):
             Variable number.
 
         Raises:
-            InvalidValueError: If it is never assigned.
+            InvalidValueError: If it is never assigned, or is a function of the language without its parentheses.
         """
+        if name in _CONDITION_CALLS:
+            raise error(node, f"{name!r} is a function of the language; write {name}()")
         if name not in self.variables:
             raise error(node, f"variable {name!r} is never assigned")
         return self.variables.index(name)

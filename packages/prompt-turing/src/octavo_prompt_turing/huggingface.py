@@ -43,6 +43,9 @@ class PromptTuringConfig(PreTrainedConfig):
         bits: As there.
         strict: As there.
         **kwargs: Options of every transformers configuration.
+
+    Raises:
+        InvalidValueError: If the engine is unknown, or a number is out of range.
     """
 
     model_type = "prompt-turing"
@@ -56,6 +59,7 @@ class PromptTuringConfig(PreTrainedConfig):
         **kwargs: Any,
     ) -> None:
         self.engine, self.tie_tolerance, self.bits, self.strict = engine, tie_tolerance, bits, strict
+        self.engine_config()
         self.vocab_size, self.num_hidden_layers = len(TOKENS), 5
         ids: dict[str, Any] = {
             "bos_token_id": TOKEN_IDS["^"],
@@ -146,8 +150,9 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
         InvalidTypeError: If another dtype than float64 is asked for.
 
     Source:
-        Paper, Theorem 1; decode with ``generate(**tokenizer(text), max_new_tokens=...)``, greedily: sampling and beams
-        are refused with :class:`octavo_core.errors.InvalidValueError`.
+        Paper, Theorem 1; decode with ``generate(**tokenizer(text), max_new_tokens=...)``, greedily: sampling, beams and
+        a minimal length are refused with :class:`octavo_core.errors.InvalidValueError`. The weights are constructed and
+        not trained, so there is no loss.
     """
 
     config_class = PromptTuringConfig
@@ -176,7 +181,7 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
         cache: Any = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Int[Tensor, " kept"] = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Score the next token after each position.
@@ -187,7 +192,7 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
             cache: What was read before.
             past_key_values: The same, by its older name.
             use_cache: Whether to return a cache.
-            logits_to_keep: Return the scores of so many last positions; 0 for all.
+            logits_to_keep: Return the scores of so many last positions, 0 for all; or the indices of the positions.
             **kwargs: Options of transformers that make no difference here, such as ``position_ids``.
 
         Returns:
@@ -196,9 +201,15 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises:
             InvalidTypeError: If the cache is not a :class:`PromptTuringCache`, or the weights are not float64.
+            InvalidValueError: If labels are given.
             InvalidStateError: If the cache was filled by another engine.
             PrecisionError: If the sequence is longer than the engine is guaranteed for.
         """
+        if kwargs.get("labels") is not None:
+            raise InvalidValueError(
+                "labels are given, but the weights are constructed and not trained, so there is no loss; leave labels "
+                "out, and compare them with logits.argmax(-1)"
+            )
         cache = past_key_values if cache is None else cache
         if cache is not None and not isinstance(cache, PromptTuringCache):
             raise InvalidTypeError(f"the cache is a {type(cache).__name__}; give a PromptTuringCache, or none")
@@ -215,7 +226,7 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
         hidden = (output.hidden,) if kwargs.get("output_hidden_states") and output.hidden is not None else None
         return CausalLMOutputWithPast(logits=output.logits, cache=cache if wanted else None, hidden_states=hidden)
 
-    def feature(self, name: str, hidden: Float[Tensor, "*shape features"]) -> Float[Tensor, "*shape"]:
+    def feature(self, name: str, hidden: Float[Tensor, "*shape features"] | None) -> Float[Tensor, "*shape"]:
         """Look up a named feature in a residual stream.
 
         Args:
@@ -234,6 +245,17 @@ class PromptTuringForCausalLM(PreTrainedModel, GenerationMixin):
             raise InvalidValueError(
                 f"do_sample={generation_config.do_sample} and num_beams={generation_config.num_beams} are not greedy "
                 "decoding, by which alone a program runs; leave do_sample=False and num_beams=1"
+            )
+        for name in ("min_new_tokens", "min_length"):
+            if number := getattr(generation_config, name):
+                raise InvalidValueError(
+                    f"{name}={number} would forbid the final '$' before it and so change what the program prints; "
+                    "leave it out"
+                )
+        if generation_config.stop_strings is not None:
+            raise InvalidValueError(
+                f"stop_strings={generation_config.stop_strings} need a tokenizer of any text, and this one has the "
+                "tokens of programs only; give eos_token_id=tokenizer.convert_tokens_to_ids(token)"
             )
         if generation_config.use_cache is not False and model_kwargs.get("cache") is None:
             model_kwargs["cache"] = PromptTuringCache()

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from octavo_core.errors import InvalidValueError
 
+from octavo_prompt_turing.arguments import check_type
 from octavo_prompt_turing.assembler import assemble
 from octavo_prompt_turing.emitter import Emitter
 from octavo_prompt_turing.program import Program
@@ -208,7 +209,9 @@ def library_program(name: str) -> Program:
 
     Raises:
         InvalidValueError: If there is no such program.
+        InvalidTypeError: If the name is not text.
     """
+    check_type("name", name, str, "text such as 'parity'")
     if name in LIBRARY:
         return LIBRARY[name].build()
     if name.startswith("busy-beaver-") and name[12:] in {"2", "3", "4"}:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from octavo_core.errors import InvalidValueError
 
+from octavo_prompt_turing.arguments import check_integer, check_type
 from octavo_prompt_turing.program import Program
 from octavo_prompt_turing.tokens import check_bits
 
@@ -69,11 +70,16 @@ class Machine:
     Args:
         program: The program.
 
+    Raises:
+        InvalidTypeError: If it is not a program.
+
     Source:
         Paper, Section 3 (two-tape Post-Turing machine); records of the chain of thought as in its construction.
     """
 
     def __init__(self, program: Program) -> None:
+        advice = "a Program, such as Program.parse(text) or library_program(name) makes"
+        check_type("program", program, Program, advice)
         self.program = program
 
     def run(self, bits: str = "", max_steps: int = 1_000_000, *, trace: bool = False) -> RunResult:
@@ -89,8 +95,9 @@ class Machine:
 
         Raises:
             InvalidValueError: If the input is not made of bits or ``max_steps`` is negative.
+            InvalidTypeError: If ``max_steps`` is not a whole number.
         """
-        if max_steps < 0:
+        if check_integer("max_steps", max_steps) < 0:
             raise InvalidValueError(f"max_steps={max_steps} is negative; give 0 or more")
         state = _State(self.program, bits)
         tokens: list[str] = []

@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, Int
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor, nn
 
+from octavo_prompt_turing.arguments import check_integer
 from octavo_prompt_turing.cache import BlockCache, HardmaxCache
 from octavo_prompt_turing.construction import ALIASES, build_construction
-from octavo_prompt_turing.engine_config import EngineConfig
+from octavo_prompt_turing.engine_config import EngineConfig, engine_config
 from octavo_prompt_turing.positional import positional_features
 from octavo_prompt_turing.precision import PrecisionError, max_length
 from octavo_prompt_turing.tokens import TOKENS, token_ids
@@ -44,7 +45,10 @@ class PromptTuringModel(nn.Module):
     """The Transformer. Its weights are the same for every program, input and length; the prompt is the program.
 
     Args:
-        config: Engine; the default is dense float64 in deficit form.
+        config: Engine, by name or with its options; the default is dense float64 in deficit form.
+
+    Raises:
+        InvalidValueError: If there is no such engine.
 
     Source:
         Paper, Theorem 1 and its construction.
@@ -54,10 +58,10 @@ class PromptTuringModel(nn.Module):
     positional: nn.Parameter
     unembedding: nn.Parameter
 
-    def __init__(self, config: EngineConfig | None = None) -> None:
+    def __init__(self, config: str | EngineConfig | None = None) -> None:
         super().__init__()
         built = build_construction()
-        self.config = config or EngineConfig()
+        self.config = EngineConfig() if config is None else engine_config(config)
         self.layout = built.layout
         for name in ("embedding", "positional", "unembedding"):
             setattr(self, name, nn.Parameter(torch.tensor(getattr(built, name)), requires_grad=False))
@@ -70,8 +74,8 @@ class PromptTuringModel(nn.Module):
         attention_mask: Int[Tensor, "batch total"] | Bool[Tensor, "batch total"] | None = None,
         cache: HardmaxCache | None = None,
         *,
-        config: EngineConfig | None = None,
-        logits_to_keep: int = 0,
+        config: str | EngineConfig | None = None,
+        logits_to_keep: int | Int[Tensor, " kept"] = 0,
     ) -> ModelOutput:
         """Read tokens and score the next one after each of them.
 
@@ -79,23 +83,26 @@ class PromptTuringModel(nn.Module):
             input_ids: Token ids, 0 to 22; only the new ones if a cache is given.
             attention_mask: 0 on left padding, for the new positions or for all; ``None`` without padding.
             cache: What was read before; extended in place.
-            config: Engine for this call; that of the model by default.
-            logits_to_keep: Score only so many last positions; 0 for all.
+            config: Engine for this call, by name or with its options; that of the model by default.
+            logits_to_keep: Score only so many last positions, 0 for all; or the indices of the positions to score.
 
         Returns:
             Logits for each new position that is kept, the cache, and the residual stream of the dense engines.
 
         Raises:
-            InvalidTypeError: If the weights are not float64.
-            InvalidValueError: If an id is not that of a token, or the mask has another shape or padding on the right.
+            InvalidTypeError: If the weights are not float64, or the ids are not a tensor of integers.
+            InvalidValueError: If an id is not that of a token, ids or mask have another shape, the mask has padding on
+                the right, or ``logits_to_keep`` is negative.
             InvalidStateError: If the cache was filled by another engine.
             PrecisionError: If the sequence is longer than the engine is guaranteed for.
 
         Source:
             Paper, Section 2.
         """
-        config = config or self.config
+        config = self.config if config is None else engine_config(config)
         self._check_dtype()
+        input_ids = _check_ids(input_ids)
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else _last_positions(logits_to_keep)
         strange = input_ids[(input_ids < 0) | (input_ids >= len(TOKENS))]
         if strange.numel():
             raise InvalidValueError(f"token ids go from 0 to {len(TOKENS) - 1}, got {int(strange[0])}")
@@ -111,7 +118,7 @@ class PromptTuringModel(nn.Module):
         self._check_length(int(positions.max()) if positions.numel() else 0, config)
         valid, cache.engine = cache.extend_valid(mask), config.engine
         if config.engine not in _DENSE:
-            return ModelOutput(self._host_logits(input_ids, mask, cache, config, logits_to_keep), cache, None)
+            return ModelOutput(self._host_logits(input_ids, mask, cache, config, kept), cache, None)
         stream = self._embed(input_ids, positions.clamp(min=1))
         padded = None if bool(valid.all()) else valid
         cache.blocks = cache.blocks or [BlockCache() for _ in self.blocks]
@@ -119,10 +126,10 @@ class PromptTuringModel(nn.Module):
             stream = stream.float()
         for block, memory in zip(self.blocks, cache.blocks, strict=True):
             stream = _in_dtype(block, stream.dtype)(stream, memory, padded, config)
-        logits = stream[:, -logits_to_keep:].double() @ self.unembedding.T
+        logits = stream[:, kept].double() @ self.unembedding.T
         return ModelOutput(logits, cache, stream)
 
-    def feature(self, name: str, hidden: Float[Tensor, "*shape features"]) -> Float[Tensor, "*shape"]:
+    def feature(self, name: str, hidden: Float[Tensor, "*shape features"] | None) -> Float[Tensor, "*shape"]:
         """Look up a named feature in a residual stream.
 
         Args:
@@ -134,7 +141,13 @@ class PromptTuringModel(nn.Module):
 
         Raises:
             InvalidValueError: If there is no such feature.
+            InvalidTypeError: If there is no residual stream.
         """
+        if hidden is None:
+            raise InvalidTypeError(
+                "hidden is None: engines 'exact' and 'reference' have no residual stream; take it from a forward pass "
+                "with engine 'deficit64'"
+            )
         base, factor = ALIASES.get(name, (name, 1.0))
         return hidden[..., self.layout.index(base)] * factor
 
@@ -156,18 +169,18 @@ class PromptTuringModel(nn.Module):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def new_reader(self, config: EngineConfig | None = None) -> Any:
+    def new_reader(self, config: str | EngineConfig | None = None) -> Any:
         """Make a reader of one sequence: ``push(id)``, ``next_id()``, ``logits()``, ``counter``, ``copy()``.
 
         Args:
-            config: Engine; that of the model by default.
+            config: Engine, by name or with its options; that of the model by default.
 
         Returns:
             The reader.
         """
         from octavo_prompt_turing.engines import dense, exact, naive, reference
 
-        config = config or self.config
+        config = self.config if config is None else engine_config(config)
         self._check_dtype()
         if config.engine == "exact":
             return exact.ExactReader(exact.compile_tables(self))
@@ -192,20 +205,20 @@ class PromptTuringModel(nn.Module):
         return self.embedding[input_ids] + positional_features(positions) @ self.positional
 
     def _host_logits(
-        self, input_ids: Tensor, mask: Tensor, cache: HardmaxCache, config: EngineConfig, keep: int
+        self, input_ids: Tensor, mask: Tensor, cache: HardmaxCache, config: EngineConfig, kept: slice | Tensor
     ) -> Tensor:
         if not cache.readers:
             cache.readers = [self.new_reader(config) for _ in range(len(input_ids))]
+        scored = torch.arange(input_ids.shape[1], device=input_ids.device)[kept].tolist()
         rows = []
         for reader, ids, real in zip(cache.readers, input_ids.tolist(), mask.tolist(), strict=True):
-            logits = []
-            first = len(ids) - keep if keep else 0
+            logits = dict.fromkeys(scored, [0.0] * len(TOKENS))
             for index, (token, present) in enumerate(zip(ids, real, strict=True)):
                 if present:
                     reader.push(token)
-                if index >= first:
-                    logits.append(reader.logits() if present else [0.0] * len(TOKENS))
-            rows.append(logits)
+                    if index in logits:
+                        logits[index] = reader.logits()
+            rows.append([logits[index] for index in scored])
         return torch.tensor(rows, dtype=torch.float64, device=input_ids.device)
 
     def _check_dtype(self) -> None:
@@ -224,6 +237,25 @@ class PromptTuringModel(nn.Module):
                 f"{length:,} tokens are more than the {limit:,} that engine {config.engine!r} is guaranteed for; "
                 "use engine='exact', which has no limit, or strict=False to go on without a guarantee"
             )
+
+
+def _check_ids(input_ids: object) -> Tensor:
+    advice = "a tensor of integers of shape (batch, positions)"
+    if not isinstance(input_ids, Tensor):
+        raise InvalidTypeError(f"input_ids is a {type(input_ids).__name__}; give {advice}")
+    if input_ids.dtype.is_floating_point or input_ids.dtype.is_complex or input_ids.dtype == torch.bool:
+        raise InvalidTypeError(f"input_ids holds {str(input_ids.dtype).removeprefix('torch.')}; give {advice}")
+    if input_ids.ndim != 2 or not input_ids.shape[1]:
+        raise InvalidValueError(
+            f"input_ids has shape {tuple(input_ids.shape)}; give (batch, positions) with at least one position"
+        )
+    return input_ids.long()
+
+
+def _last_positions(count: int) -> slice:
+    if check_integer("logits_to_keep", count) < 0:
+        raise InvalidValueError(f"logits_to_keep={count} is negative; give 0 for all positions, or more")
+    return slice(-count, None)
 
 
 def _in_dtype(block: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from numbers import Real
+from typing import SupportsFloat, SupportsIndex
 
 from octavo_core.errors import InvalidStateError, InvalidValueError
+
+from octavo_prompt_turing.arguments import check_integer, check_type
 
 __all__ = [
     "ENGINES",
@@ -53,7 +57,7 @@ def check_engine(engine: str) -> str:
     return engine
 
 
-def smallest_gap(length: int) -> Fraction:
+def smallest_gap(length: SupportsIndex) -> Fraction:
     """Lower bound of the difference of two scores that decides a token, at any position up to ``length``.
 
     Args:
@@ -64,10 +68,12 @@ def smallest_gap(length: int) -> Fraction:
 
     Raises:
         InvalidValueError: If the length is below 2.
+        InvalidTypeError: If it is not a whole number.
 
     Source:
         Paper, precision theorem; the constant is beyond the paper, which states O(log N) bits.
     """
+    length = check_integer("length", length)
     if length < 2:
         raise InvalidValueError(f"length {length} is too short; give 2 tokens or more")
     # pe1(i) = 1 / (P (P + Q)) with P^2 = (i^2 + 1)((i + 1)^2 + 1), Q = i (i + 1) + 1 and P < Q + 1 / (2 Q).
@@ -76,7 +82,7 @@ def smallest_gap(length: int) -> Fraction:
     return 1 / (p * (p + q)) / (length * (length - 1))
 
 
-def precision_bound(length: int) -> int:
+def precision_bound(length: SupportsIndex) -> int:
     """Bits after the binary point that suffice to compare scores without error up to ``length`` tokens.
 
     Args:
@@ -87,6 +93,7 @@ def precision_bound(length: int) -> int:
 
     Raises:
         InvalidValueError: If the length is below 2.
+        InvalidTypeError: If it is not a whole number.
 
     Source:
         Paper, precision theorem (O(log(n + t(n))) bits).
@@ -95,7 +102,7 @@ def precision_bound(length: int) -> int:
     return (gap.denominator // gap.numerator).bit_length()
 
 
-def max_length(engine: str, *, tie_tolerance: float | None = None, bits: int | None = None) -> int | None:
+def max_length(engine: str, *, tie_tolerance: SupportsFloat | None = None, bits: int | None = None) -> int | None:
     """Longest sequence for which an engine is guaranteed to print the right tokens.
 
     Args:
@@ -108,6 +115,7 @@ def max_length(engine: str, *, tie_tolerance: float | None = None, bits: int | N
 
     Raises:
         InvalidValueError: If the engine is unknown or the tolerance is not positive.
+        InvalidTypeError: If the tolerance is not a number.
 
     Source:
         Beyond the paper: it states O(log N) bits, a user needs the number.
@@ -129,13 +137,16 @@ def max_length(engine: str, *, tie_tolerance: float | None = None, bits: int | N
     return low
 
 
-def margin_bits(engine: str, length: int, *, tie_tolerance: float | None = None) -> float:
+def margin_bits(
+    engine: str, length: SupportsIndex, *, tie_tolerance: SupportsFloat | None = None, bits: int | None = None
+) -> float:
     """Bits to spare: how far the smallest deciding difference at a length is above what the engine takes for a tie.
 
     Args:
         engine: One of :data:`ENGINES`.
         length: Tokens of prompt and chain of thought.
         tie_tolerance: As in :func:`max_length`.
+        bits: As in :func:`max_length`.
 
     Returns:
         log2 of the ratio; infinite for engines without limit, not positive beyond :func:`max_length`.
@@ -144,16 +155,21 @@ def margin_bits(engine: str, length: int, *, tie_tolerance: float | None = None)
         InvalidValueError: If the engine is unknown.
     """
     check_engine(engine)
-    if engine in {"exact", "reference"}:
+    length = check_integer("length", length)
+    if engine == "exact" or (engine == "reference" and bits is None):
         return math.inf
     if engine == "deficit64":
         return 3 * math.log2(_DEFICIT_LENGTH / length) if length else math.inf
     gap = smallest_gap(max(2, length))
-    return math.log2(gap.numerator) - math.log2(gap.denominator) - math.log2(_tolerance(engine, tie_tolerance))
+    compared = -math.log2(_tolerance(engine, tie_tolerance)) if bits is None or engine != "reference" else bits
+    return math.log2(gap.numerator) - math.log2(gap.denominator) + compared
 
 
-def _tolerance(engine: str, tie_tolerance: float | None) -> float:
-    tolerance = _DEFAULT_TOLERANCE[engine] if tie_tolerance is None else tie_tolerance
+def _tolerance(engine: str, tie_tolerance: SupportsFloat | None) -> float:
+    if tie_tolerance is None:
+        return _DEFAULT_TOLERANCE[engine]
+    check_type("tie_tolerance", tie_tolerance, Real, "a number in (0, 1)")
+    tolerance = float(tie_tolerance)
     if not 0 < tolerance < 1:
         raise InvalidValueError(f"tie tolerance {tolerance} is not in (0, 1); for {engine} give for example 4e-15")
     return tolerance

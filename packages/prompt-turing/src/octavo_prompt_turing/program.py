@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from octavo_core.errors import InvalidTypeError, InvalidValueError
 
+from octavo_prompt_turing.arguments import check_integer, check_type
 from octavo_prompt_turing.tokens import PLAIN, encode_input
 
 __all__ = ["CONDITIONS", "Instruction", "Program", "parse_offset"]
@@ -31,6 +32,7 @@ class Instruction:
 
     Raises:
         InvalidValueError: If the operation is unknown, or the offset does not suit it.
+        InvalidTypeError: If the offset is not a whole number.
 
     Source:
         Paper, Section 3 (two-tape Post-Turing machine).
@@ -46,6 +48,7 @@ class Instruction:
                 f"unknown instruction {self.op!r}; the instructions are {' '.join(PLAIN)} # and the jumps "
                 "A!+k A?+k B!+k B?+k with a signed offset"
             )
+        check_integer("offset", self.offset)
         if self.op in CONDITIONS and self.offset == 0:
             raise InvalidValueError(f"jump {self.op!r} has offset 0 and would never end; give +k or -k with k >= 1")
         if abs(self.offset) > _MAX_OFFSET:
@@ -113,7 +116,9 @@ class Program:
 
         Raises:
             InvalidValueError: If an instruction cannot be read or the program is not valid.
+            InvalidTypeError: If it is not text.
         """
+        check_type("text", text, str, "text such as 'A1 AR A1 #'")
         return cls.from_lines(text.replace(",", " ").split(), name=name)
 
     @classmethod

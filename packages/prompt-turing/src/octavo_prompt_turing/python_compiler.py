@@ -62,7 +62,8 @@ def compile_py(source: object, *, name: str = "") -> Program:
     except (RecursionError, MemoryError) as error:
         raise InvalidValueError("the source is nested too deeply; use variables for parts of it") from error
     except (SyntaxError, ValueError) as error:
-        where = f"line {error.lineno}" if isinstance(error, SyntaxError) else "the source"
+        line = getattr(error, "lineno", None)
+        where = "the source" if line is None else f"line {line}"
         raise InvalidValueError(f"{where}: not Python: {getattr(error, 'msg', error)}") from error
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     others = [node for node in tree.body if not isinstance(node, ast.FunctionDef) and not _is_docstring(node)]

@@ -86,7 +86,13 @@ class _Statements(Expressions):
                 target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[]), orelse=[]
             ):
                 self.count(node, self.variable(node, name), count, node.body)
-            case ast.Break() | ast.Continue() if self.loops:
+            case ast.While(orelse=[_, *_]) | ast.For(orelse=[_, *_]):
+                raise error(node, f"'else' of a loop {_NOT_SUPPORTED}; put it after the loop")
+            case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range")) as call):
+                raise error(node, f"{ast.unparse(call)!r} {_NOT_SUPPORTED}; give range one number, as in range(n)")
+            case ast.Break() | ast.Continue():
+                if not self.loops:
+                    raise error(node, f"{ast.unparse(node)!r} {_NOT_SUPPORTED} outside a loop")
                 self.emit.goto(self.loops[-1][isinstance(node, ast.Continue)], "B", known=1)
             case ast.Return(value=None):
                 self.emit.goto("return.nothing", "B", known=1)

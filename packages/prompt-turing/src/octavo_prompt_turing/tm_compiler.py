@@ -47,7 +47,8 @@ class CompiledMachine:
         codes = codes_of(self.machine.input_symbols)
         for symbol in word:
             if symbol not in codes:
-                raise InvalidValueError(f"{symbol!r} is no input symbol; those are {', '.join(codes)}")
+                those = f"those are {', '.join(codes)}" if codes else "the machine has none"
+                raise InvalidValueError(f"{symbol!r} is no input symbol; {those}")
         return "".join(codes[symbol] for symbol in word)
 
     def decode(self, bits: str) -> tuple[bool | None, tuple[str, ...] | None]:
@@ -71,7 +72,7 @@ class CompiledMachine:
             return accepted, None
         codes = codes_of(marks(self.machine))
         names = {code: symbol for symbol, code in codes.items()}
-        width = len(next(iter(names)))
+        width = len(next(iter(names), "0"))
         pieces = [bits[start : start + width] for start in range(0, len(bits), width)]
         if any(piece not in names for piece in pieces):
             raise InvalidValueError(f"output {bits[:40]!r} is not made of symbol codes of {width} bits")

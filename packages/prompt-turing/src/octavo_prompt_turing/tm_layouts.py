@@ -43,7 +43,7 @@ def codes_of(symbols: Sequence[str]) -> dict[str, str]:
         A code for each.
     """
     if set(symbols) <= {"0", "1"}:
-        return {symbol: symbol for symbol in sorted(symbols)} or {"1": "1"}
+        return {symbol: symbol for symbol in sorted(symbols)}
     width = max(1, (len(symbols) - 1).bit_length())
     return {symbol: format(index, f"0{width}b") for index, symbol in enumerate(symbols)}
 

@@ -28,7 +28,7 @@ class Record:
     Args:
         number: Count from 1.
         first: Position of its first token in the whole sequence, from 1.
-        tokens: Its tokens.
+        tokens: Its tokens; of the last record all that are left, where it is cut or differs from the simulator's.
         index: Instruction that it executes; ``None`` for the output.
         instruction: That instruction.
         line: Its source line, if known.
@@ -81,15 +81,18 @@ def trace_records(
     tape_b: dict[int, str] = {}
     records, at = [], 0
     for step in run.trace:
-        if tuple(result.tokens[at : at + len(step.record)]) != step.record:
+        tokens = tuple(result.tokens[at : at + len(step.record)])
+        if not tokens:
             break
+        if tokens != step.record:
+            tokens = tuple(result.tokens[at:])
         instruction = program.instructions[step.index]
         first = len(result.prompt) + at + 1
         records.append(
             Record(
                 len(records) + 1,
                 first,
-                step.record,
+                tokens,
                 step.index,
                 str(instruction),
                 instruction.line,
@@ -103,7 +106,7 @@ def trace_records(
         if instruction.op[1:] in {"0", "1"}:
             tape, head = (tape_a, step.head_a) if instruction.op[0] == "A" else (tape_b, step.head_b)
             tape[head] = instruction.op[1]
-        at += len(step.record)
+        at += len(tokens)
     if at < len(result.tokens) and len(records) < max_records:
         first = len(result.prompt) + at + 1
         heads = run.head_a, run.head_b

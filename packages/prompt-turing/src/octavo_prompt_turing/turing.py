@@ -183,8 +183,8 @@ class TuringMachine:
 
         Args:
             path: File with ``states``, ``input_symbols``, ``tape_symbols``, ``transitions`` (by state and symbol:
-                ``[state, symbol, move]``; for several tapes by state and ``"a,b"``:
-                ``[state, [[symbol, move], ...]]``),
+                ``[state, symbol, move]``; for several tapes by state and ``"a,b"``, or ``'["a", ","]'`` if a tape
+                symbol has a comma: ``[state, [[symbol, move], ...]]``),
                 ``initial_state``, ``blank_symbol``, ``final_states``, and ``n_tapes`` if not 1.
 
         Returns:
@@ -205,7 +205,8 @@ class TuringMachine:
         rows: dict[str, dict[tuple[str, ...], Action]] = {}
         for state, row in data.transitions.items():
             for symbols, result in row.items():
-                rows.setdefault(state, {})[_key(symbols, data.n_tapes)] = _action(state, symbols, result, data.n_tapes)
+                under = _key(symbols, data.n_tapes, data.tape_symbols)
+                rows.setdefault(state, {})[under] = _action(state, symbols, result, data.n_tapes)
         return cls(
             tuple(data.states),
             tuple(data.input_symbols),
@@ -220,10 +221,12 @@ class TuringMachine:
     def to_json(self) -> str:
         """Write the JSON form that :meth:`load` reads."""
         rows: dict[str, dict[str, Any]] = {}
+        as_list = self.num_tapes > 1 and _has_comma(self.tape_symbols)
         for state, row in self.transitions.items():
             for symbols, (target, writes) in row.items():
+                key = json.dumps(symbols, ensure_ascii=False) if as_list else ",".join(symbols)
                 result = [target, *writes[0]] if self.num_tapes == 1 else [target, [list(write) for write in writes]]
-                rows.setdefault(state, {})[",".join(symbols)] = result
+                rows.setdefault(state, {})[key] = result
         data = _File(
             states=list(self.states),
             input_symbols=list(self.input_symbols),
@@ -303,8 +306,22 @@ def _distinct(kind: str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _key(symbols: str, num_tapes: int) -> tuple[str, ...]:
-    return (symbols,) if num_tapes == 1 else tuple(symbols.split(","))
+def _has_comma(symbols: Iterable[str]) -> bool:
+    return any("," in symbol for symbol in symbols)
+
+
+def _key(symbols: str, num_tapes: int, tape_symbols: Sequence[str]) -> tuple[str, ...]:
+    """Symbols under the heads: joined by commas, or, where that is ambiguous, also a JSON list."""
+    if num_tapes == 1:
+        return (symbols,)
+    if _has_comma(tape_symbols) and symbols.startswith("["):
+        try:
+            parts = json.loads(symbols)
+            if len(parts) == num_tapes and all(isinstance(part, str) for part in parts):
+                return tuple(parts)
+        except (ValueError, RecursionError):
+            pass
+    return tuple(symbols.split(","))
 
 
 def _action(state: str, symbols: str, result: Any, num_tapes: int) -> Action:

@@ -38,7 +38,8 @@ def read_user_file(path: str | os.PathLike[str], advice: str, max_bytes: int) ->
     except OSError as error:
         raise MissingFileError(f"{shown!r} cannot be read: {error.strerror or error}; {advice}") from error
     if size is None:
-        raise MissingFileError(f"no file {shown!r}; {advice}")
+        problem = f"{shown!r} is a folder, not a file" if file.is_dir() else f"no file {shown!r}"
+        raise MissingFileError(f"{problem}; {advice}")
     if size > max_bytes:
         raise InvalidValueError(f"{shown!r} is larger than {max_bytes:,} bytes, the most that is read")
     return content.removeprefix(b"\xef\xbb\xbf")

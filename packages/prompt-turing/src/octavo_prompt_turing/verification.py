@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo_core.errors import InvalidTypeError
 from octavo_core.progress import ProgressCallback, no_progress
 
 from octavo_prompt_turing.decoding import default_model
-from octavo_prompt_turing.engine_config import EngineConfig
+from octavo_prompt_turing.engine_config import EngineConfig, engine_config
 from octavo_prompt_turing.machine import Machine
 from octavo_prompt_turing.model import PromptTuringModel
 from octavo_prompt_turing.precision import PrecisionError
@@ -68,7 +69,7 @@ class Verification:
 
 def verify(
     program: Program,
-    inputs: Sequence[str],
+    inputs: Iterable[str],
     *,
     model: PromptTuringModel | None = None,
     engine: str | EngineConfig = "exact",
@@ -90,15 +91,18 @@ def verify(
 
     Raises:
         InvalidValueError: If an input is not made of bits.
+        InvalidTypeError: If ``inputs`` is one text, or ``program`` is not a program.
         PrecisionError: If a run is longer than the engine is guaranteed for and the engine is strict.
 
     Source:
         Paper, Theorem 1 (the read-out is the value) and the bound on the chain of thought, here exact.
     """
-    outcomes = []
+    if isinstance(inputs, str):
+        raise InvalidTypeError(f"inputs={inputs[:40]!r} is one input; give a list of them, such as [{inputs[:40]!r}]")
+    machine, outcomes, inputs = Machine(program), [], list(inputs)
     for number, bits in enumerate(inputs):
         progress("verifying", number / len(inputs))
-        run = Machine(program).run(bits, max_steps)
+        run = machine.run(bits, max_steps)
         prompt = program.to_prompt(bits)
         bound = (program.max_offset + 2) * run.steps + len(run.output or "") + 2
         outcomes.append(
@@ -141,7 +145,7 @@ def first_divergence(
     Source:
         Beyond the paper: what a wrong run needs to be understood.
     """
-    config = engine if isinstance(engine, EngineConfig) else EngineConfig(engine)
+    config = engine_config(engine)
     limit = config.max_length if config.strict else None
     if limit is not None and len(prompt) + len(tokens) > limit:
         raise PrecisionError(
