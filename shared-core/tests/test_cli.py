@@ -121,9 +121,12 @@ def test_a_demo_prints_a_table_and_saves(
     assert (out / "notes.txt").read_text() == "quick=False device=cpu"
 
 
-def test_the_seed_and_quick_reach_the_demo(add_method: AddMethod, capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["alpha", "demo"], ["demo", "alpha"]])
+def test_the_seed_and_quick_reach_the_demo(
+    add_method: AddMethod, capsys: Capture, tmp_path: Path, command: list[str]
+) -> None:
     add_method("alpha")
-    assert main(["alpha", "demo", "--quick", "--seed", "7", "--json", "--out", str(tmp_path)]) == 0
+    assert main([*command, "--quick", "--seed", "7", "--json", "--out", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["seed"] == 7
     assert (tmp_path / "notes.txt").read_text() == "quick=True device=auto"
 

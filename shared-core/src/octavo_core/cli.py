@@ -17,6 +17,8 @@ from typer.exceptions import TyperException
 import octavo_core
 from octavo_core.errors import InvalidValueError, OctavoError
 from octavo_core.options import (
+    BenchQuickOption,
+    DemoQuickOption,
     DeviceOption,
     JsonOption,
     OutOption,
@@ -138,6 +140,7 @@ def demo(
     slugs: Annotated[
         list[str] | None, typer.Argument(metavar="[METHOD]...", help="All methods, quickly, if left out.")
     ] = None,
+    quick: DemoQuickOption = False,
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
     out: OutOption = None,
@@ -146,7 +149,7 @@ def demo(
 ) -> None:
     """Tour all installed methods in seconds, or run the full example of some."""
     if slugs:
-        _run_methods("demo", slugs, device=device, seed=seed, out=out, quiet=quiet, as_json=as_json)
+        _run_methods("demo", slugs, quick=quick, device=device, seed=seed, out=out, quiet=quiet, as_json=as_json)
     else:
         _tour(device=device, seed=seed, out=out, quiet=quiet, as_json=as_json)
 
@@ -154,6 +157,7 @@ def demo(
 @app.command()
 def bench(
     slugs: Annotated[list[str] | None, typer.Argument(metavar="[METHOD]...", help="All methods, if left out.")] = None,
+    quick: BenchQuickOption = False,
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
     out: OutOption = None,
@@ -162,7 +166,7 @@ def bench(
 ) -> None:
     """Benchmark methods against named peers."""
     chosen = slugs or [method.slug for method in installed_methods()]
-    _run_methods("bench", chosen, device=device, seed=seed, out=out, quiet=quiet, as_json=as_json)
+    _run_methods("bench", chosen, quick=quick, device=device, seed=seed, out=out, quiet=quiet, as_json=as_json)
 
 
 @assets_app.command("list")
@@ -253,7 +257,7 @@ def _examine(method: Method) -> dict[str, Any]:
 
 
 def _run_methods(
-    kind: str, slugs: list[str], *, device: str, seed: int, out: Path | None, quiet: bool, as_json: bool
+    kind: str, slugs: list[str], *, quick: bool, device: str, seed: int, out: Path | None, quiet: bool, as_json: bool
 ) -> None:
     methods = [find_method(slug) for slug in dict.fromkeys(slugs)]
     several = len(methods) > 1
@@ -261,7 +265,7 @@ def _run_methods(
     reports: list[Report] = []
     for method in methods:
         method.load()
-        report = run_report(method.package, kind, quick=False, device=device, seed=seed, quiet=quiet)
+        report = run_report(method.package, kind, quick=quick, device=device, seed=seed, quiet=quiet)
         reports.append(report)
         folder = out / method.slug if out is not None and several else out
         deliver(report, out=folder, as_json=as_json and not several, quiet=quiet or (as_json and several))

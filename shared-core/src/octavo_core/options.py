@@ -19,6 +19,8 @@ from octavo_core.progress import console_progress
 from octavo_core.report import Report
 
 __all__ = [
+    "BenchQuickOption",
+    "DemoQuickOption",
     "DeviceOption",
     "JsonOption",
     "OutOption",
@@ -38,6 +40,8 @@ OutOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON, and nothing else, on stdout.")]
+DemoQuickOption = Annotated[bool, typer.Option("--quick", help="The ten-second version of the tour.")]
+BenchQuickOption = Annotated[bool, typer.Option("--quick", help="Smaller sizes and fewer repetitions.")]
 
 
 def add_report_commands(app: typer.Typer, package: str) -> None:
@@ -51,7 +55,7 @@ def add_report_commands(app: typer.Typer, package: str) -> None:
 
     @app.command()
     def demo(
-        quick: Annotated[bool, typer.Option("--quick", help="The ten-second version of the tour.")] = False,
+        quick: DemoQuickOption = False,
         device: DeviceOption = "auto",
         seed: SeedOption = 0,
         out: OutOption = None,
@@ -63,7 +67,7 @@ def add_report_commands(app: typer.Typer, package: str) -> None:
 
     @app.command()
     def bench(
-        quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes and fewer repetitions.")] = False,
+        quick: BenchQuickOption = False,
         device: DeviceOption = "auto",
         seed: SeedOption = 0,
         out: OutOption = None,
