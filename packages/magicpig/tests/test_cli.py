@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from octavo_core.errors import OctavoError
-from octavo_magicpig import bench, demo, plots
+from octavo_magicpig import bench, demo, plots, tune
 from octavo_magicpig.cli import app
 from typer.testing import CliRunner
 
@@ -61,6 +64,9 @@ def test_timing(tmp_path: Path) -> None:
         (["tune", "--text", str(LATIN)], "not UTF-8"),
         (["tune", "--budget", "0"], "budget=0.0"),
         (["time", "--lengths", "100000000k"], "GiB"),
+        (["time", "--lengths", "\u00b2k"], "not a positive number"),
+        (["time", "--lengths", "9" * 5000], "not a positive number"),
+        (["time", "--threads", "100000"], "--threads 100000"),
     ],
 )
 def test_bad_input_is_told(words: list[str], message: str) -> None:
@@ -69,6 +75,49 @@ def test_bad_input_is_told(words: list[str], message: str) -> None:
     result = RUNNER.invoke(app, words)
     assert isinstance(result.exception, OctavoError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize("words", [["niah", "--device", "tpu"], ["nll", "--device", "tpu"]])
+def test_a_device_is_checked_before_the_model_is_loaded(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    monkeypatch.setattr("octavo_magicpig.evaluation._runner.load_model", lambda _: pytest.fail("the model was loaded"))
+    result = RUNNER.invoke(app, ["eval", *words])
+    assert isinstance(result.exception, OctavoError)
+    assert "tpu" in str(result.exception)
+
+
+SAMPLE = {
+    name: torch.randn(1, heads, tokens, 16, generator=torch.Generator().manual_seed(seed))
+    for seed, (name, heads, tokens) in enumerate((("queries", 4, 2), ("keys", 2, 200), ("values", 2, 200)))
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queries": None}, "queries is of type NoneType"),
+        ({"queries": SAMPLE["queries"][:, :, :0]}, "queries of shape.*at least one"),
+        ({"queries": SAMPLE["queries"][:, :, 0]}, "queries of shape"),
+        ({"queries": SAMPLE["queries"][:, :3]}, "3 heads.*num_kv_heads=2"),
+        ({"keys": SAMPLE["keys"][0]}, "keys of shape"),
+        ({"values": SAMPLE["values"][:, :1]}, "values of shape"),
+        ({"keys": SAMPLE["keys"][:, :, :60], "values": SAMPLE["values"][:, :, :60]}, "60 tokens.*at least 69"),
+        ({"candidates": (8, 75)}, "candidates holds 8.*pairs"),
+        ({"candidates": 8}, "candidates=8.*pairs"),
+        ({"candidates": [(8, 75, 2)]}, "candidates holds .*pairs"),
+        ({"budget": "a"}, "budget='a'"),
+        ({"max_table_bytes": "a"}, "max_table_bytes='a'"),
+    ],
+)
+def test_a_sample_that_cannot_be_tuned_on_is_told(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(OctavoError, match=message):
+        tune(**(SAMPLE | change))
+
+
+def test_the_smallest_sample_is_tuned_on() -> None:
+    (row,) = tune(**{name: tensor[:, :, :69] for name, tensor in SAMPLE.items()}, candidates=[[4, 20]])
+    assert row.num_tables == 20
+    assert math.isfinite(row.predicted_fraction)
 
 
 def test_quick_demo() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo_core.errors import InvalidValueError
+from octavo_core.errors import InvalidTypeError, InvalidValueError
 from octavo_magicpig import collision_probability, expected_fraction
 from scipy.stats import binom
 
@@ -84,3 +87,14 @@ def test_many_tables_and_hits_do_not_overflow(bits: int, tables: int, hits: int)
     expected = torch.from_numpy(binom.sf(hits - 1, tables, p.numpy()))
     assert torch.allclose(collision_probability(cosine, bits, tables, hits), expected, rtol=1e-6, atol=1e-290)
     assert torch.allclose(collision_probability(cosine.float(), bits, tables, hits).double(), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(2.5, 3, 2), (2, 3.5, 2), (2, 3, 1.0), ("a", 3, 2), (True, 3, 2)])
+def test_counts_must_be_whole_numbers(sizes: tuple[Any, Any, Any]) -> None:
+    with pytest.raises(InvalidTypeError, match="is not an integer"):
+        collision_probability(0.5, *sizes)
+
+
+def test_numpy_counts_are_counts() -> None:
+    counts = (np.int64(10), np.int32(150), np.int8(2))
+    assert torch.equal(collision_probability(0.5, *counts), collision_probability(0.5, 10, 150, 2))

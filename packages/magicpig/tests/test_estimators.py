@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from magicpig_helpers import random_layer
@@ -23,6 +27,7 @@ from octavo_magicpig import (
     tune,
     uniform_sampling_attention,
 )
+from octavo_magicpig.estimators import Estimate
 from octavo_magicpig.tuning import centred_cosines, table_bytes
 
 CONFIG = LSHConfig(key_bits=5, num_tables=30, segment_min=32, window_tokens=16)
@@ -177,3 +182,106 @@ def test_budgets_must_be_numbers(layer: tuple, budget: object) -> None:
     for count, error in ((-1, InvalidValueError), (1.5, InvalidTypeError), (True, InvalidTypeError)):
         with pytest.raises(error, match="count="):
             heavy_positions(query.expand(-1, -1, 4, -1), keys, count)
+
+
+METHODS: dict[str, Callable[..., Estimate]] = {
+    "exact": exact_attention,
+    "streaming": streaming_attention,
+    "topk": functools.partial(topk_attention, budget=0.5),
+    "quest": functools.partial(quest_attention, budget=0.5),
+    "lsh": functools.partial(lsh_attention, config=CONFIG),
+    "hybrid": functools.partial(hybrid_attention, budget=0.5, config=CONFIG),
+    "h2o": lambda query, keys, values, **options: h2o_attention(
+        query, keys, values, observed=query, budget=0.5, **options
+    ),
+    "snapkv": lambda query, keys, values, **options: snapkv_attention(
+        query, keys, values, observed=query, budget=0.5, **options
+    ),
+    "oracle": lambda query, keys, values, **options: oracle_sampling_attention(
+        query, keys, values, num_samples=9, generator=generator(), **options
+    ),
+    "uniform": lambda query, keys, values, **options: uniform_sampling_attention(
+        query, keys, values, budget=0.5, generator=generator(), **options
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_autocast_and_the_default_dtype_change_nothing(layer: tuple, name: str) -> None:
+    expected = METHODS[name](*layer)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = METHODS[name](*layer)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        default = METHODS[name](*layer)
+    finally:
+        torch.set_default_dtype(before)
+    for found in (cast, default):
+        assert found.out.dtype == found.lse.dtype == torch.float32
+        assert torch.equal(found.out, expected.out)
+        assert torch.equal(found.lse, expected.lse)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 2, 50), (2, 0, 2, 50), (2, 2, 1, 0)])
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_to_attend_to(name: str, shape: tuple[int, int, int, int]) -> None:
+    batch, group, kv_heads, tokens = shape
+    if tokens == 0 and name in ("h2o", "snapkv"):
+        pytest.skip("an observed query needs its own key")
+    query, keys = torch.ones(batch, group * kv_heads, 1, 8), torch.ones(batch, kv_heads, tokens, 8)
+    found = METHODS[name](query, keys, keys)
+    assert found.out.shape == query.shape
+    assert not bool(found.out.any())
+    assert bool((found.lse == -torch.inf).all())
+    assert (found.cost_search, found.cost_attend) == (0.0, 0.0) or found.cost_attend <= 1.0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_that_are_not_finite_are_refused(layer: tuple, name: str) -> None:
+    for scale in (torch.nan, torch.inf, 1e300):
+        with pytest.raises(InvalidValueError, match="scale="):
+            METHODS[name](*layer, scale=scale)
+    with pytest.raises(InvalidTypeError, match="scale="):
+        METHODS[name](*layer, scale=True)
+    for number, bad in itertools.product(range(3), (torch.nan, torch.inf)):
+        tensors = [tensor.clone() for tensor in layer]
+        tensors[number][0, 0, 0, 0] = bad
+        with pytest.raises(InvalidValueError, match=f"{('query', 'keys', 'values')[number]} holds? NaN or infinite"):
+            METHODS[name](*tensors)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 3, 32), (1, 4, 3, 32), (2, 4, 3, 16)])
+def test_observed_queries_must_be_those_of_the_query(layer: tuple, shape: tuple[int, ...]) -> None:
+    observed = torch.ones(shape)
+    for method in (h2o_attention, snapkv_attention):
+        with pytest.raises(InvalidValueError, match="observed of shape"):
+            method(*layer, observed=observed, budget=5)
+
+
+@pytest.mark.parametrize("options", [{"begin": -10}, {"end": -1}, {"begin": 20, "end": 10}, {"end": 301}])
+def test_ranges_of_heavy_positions_are_checked(layer: tuple, options: dict) -> None:
+    query, keys, _ = layer
+    with pytest.raises(InvalidValueError, match="|".join(f"{name}=" for name in options)):
+        heavy_positions(query, keys, 3, **options)
+
+
+def test_numpy_numbers_are_numbers(layer: tuple) -> None:
+    query, keys, _ = layer
+    for budget in (3, 0.25):
+        like = np.int64(budget) if budget == 3 else np.float32(budget)
+        found = topk_attention(
+            *layer, budget=like, scale=np.float32(0.5), sink_tokens=np.int64(2), window_tokens=np.int16(5)
+        )
+        expected = topk_attention(*layer, budget=budget, scale=0.5, sink_tokens=2, window_tokens=5)
+        assert torch.equal(found.out, expected.out)
+    assert torch.equal(
+        heavy_positions(query, keys, np.int64(3), begin=np.int64(2)), heavy_positions(query, keys, 3, begin=2)
+    )
+    sampled = oracle_sampling_attention(*layer, num_samples=np.int64(9), generator=generator())
+    assert torch.equal(sampled.out, METHODS["oracle"](*layer).out)
+    assert torch.equal(
+        quest_attention(*layer, budget=9, page_size=np.int64(4)).out, quest_attention(*layer, budget=9, page_size=4).out
+    )
+    with pytest.raises(InvalidTypeError, match="budget="):
+        topk_attention(*layer, budget=np.bool_(True))

@@ -1,20 +1,29 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_magicpig import LSHConfig
+from octavo_magicpig.cli import app
 from octavo_magicpig.evaluation import TASKS, Example, load_examples, make_examples, score
-from octavo_magicpig.evaluation.tasks import english_text
+from octavo_magicpig.evaluation import _study as study
+from octavo_magicpig.evaluation.tasks import english_text, read_text
+from typer.testing import CliRunner
 
 
 def words(text: str) -> int:
     return len(text.split())
+
+
+def letters(text: str) -> int:
+    return len(text) // 4
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -41,6 +50,27 @@ def test_words_to_count_have_their_frequencies() -> None:
     assert tuple(top) == coded.outputs
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_examples_reach_the_lengths_of_the_paper(task: str) -> None:
+    (example,) = make_examples(task, 1, 120_000, letters, seed=1)
+    assert 110_000 <= letters(example.prompt) <= 120_000
+    assert make_examples(task, 1, 120_000, letters, seed=1) == [example]
+
+
+def test_made_up_words_follow_the_list_and_come_as_often() -> None:
+    (example,) = make_examples("cwe", 1, 50_000, words)
+    listed = example.context.split("\n")[1].split()[1::2]
+    counts = Counter(listed)
+    assert len(counts) > 5000
+    assert {counts[word] for word in example.outputs} == {30}
+    assert {count for word, count in counts.items() if word not in example.outputs} == {3}
+
+
+def test_a_count_that_stops_growing_is_told() -> None:
+    with pytest.raises(InvalidValueError, match="stops growing at 512 tokens.*600"):
+        make_examples("niah", 1, 600, lambda text: min(words(text), 512))
+
+
 def test_ruler_files(tmp_path: Path) -> None:
     file = tmp_path / "task.jsonl"
     lines = [
@@ -65,6 +95,28 @@ def test_ruler_files(tmp_path: Path) -> None:
         make_examples("qa", 1, 100, words)
     with pytest.raises(InvalidValueError, match="does not fit 20 tokens"):
         make_examples("niah", 1, 20, words)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 200_000, "line 1 nests too deeply"),
+        ('{"input": "a' + "\\ud800" + '", "outputs": []}', r"line 1.*'input'.*U\+D800"),
+        ('{"input": " ", "outputs": []}', "line 1.*'input' is empty"),
+    ],
+)
+def test_lines_that_no_model_can_read_are_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "task.jsonl").write_text(content)
+    with pytest.raises(InvalidValueError, match=message):
+        load_examples(tmp_path / "task.jsonl")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "task.jsonl"
+    file.write_text('{"input": "long\\nWhat?", "outputs": ["a"]}\n', encoding="utf-8-sig")
+    assert load_examples(file) == [Example(0, "long", "\nWhat?", ("a",), "ruler")]
+    file.write_text("prose", encoding="utf-8-sig")
+    assert read_text(file) == "prose"
 
 
 def test_prose_comes_with_python() -> None:
@@ -205,6 +257,53 @@ def test_a_run_of_other_settings_is_not_resumed(model: Any, tmp_path: Path) -> N
         run_tasks(model, Letters(), EXAMPLES, methods, settings=settings, resume=True, **options)
 
 
+def test_a_question_without_context_is_named_before_protocol_b(model: Any) -> None:
+    from octavo_magicpig.evaluation._runner import run_tasks
+    from octavo_magicpig.evaluation._study import make_method
+
+    methods, examples = [make_method("dense", EVERY_KEY)], [EXAMPLES[0], Example(7, "", "\nWhat?", ("5",), "ruler")]
+    with pytest.raises(InvalidValueError, match=r"example 7 of ruler .*line break.*protocol A"):
+        run_tasks(model, Letters(), examples, methods)
+    assert len(run_tasks(model, Letters(), examples, methods, protocols="A", new_tokens=2)) == 2
+
+
+def test_methods_of_one_name_are_refused(model: Any) -> None:
+    from octavo_magicpig.evaluation._runner import run_tasks, run_text_losses
+    from octavo_magicpig.evaluation._study import make_method
+
+    methods = [make_method(name, EVERY_KEY) for name in ("lsh", "dense", "lsh")]
+    with pytest.raises(InvalidValueError, match="two methods are named 'lsh'"):
+        run_tasks(model, Letters(), EXAMPLES, methods)
+    with pytest.raises(InvalidValueError, match="two methods are named 'lsh'"):
+        run_text_losses(model, torch.zeros(1, 400, dtype=torch.int64), methods, texts=1, prefix_tokens=100)
+
+
+@pytest.fixture
+def tiny(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line with the small model in place of the real one."""
+    monkeypatch.setattr("octavo_magicpig.evaluation._runner.load_model", lambda _: (model, Letters()))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_methods_on_the_command_line_come_once_and_may_be_spaced(tmp_path: Path) -> None:
+    file = tmp_path / "task.jsonl"
+    file.write_text(json.dumps({"input": "some context " * 12 + "\nWhat?", "outputs": ["5"]}) + "\n")
+    words = ["eval", str(file), "--methods", "topk, dense ,topk", "--protocol", "B", "--new-tokens", "2", "--json"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    summary = json.loads(result.output)["summary"]
+    assert [(row["method"], row["examples"]) for row in summary] == [("topk", 1), ("dense", 1)]
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("content", ["", "far too short", "x" * 68])
+def test_a_text_too_short_to_tune_on_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "short.txt").write_text(content)
+    result = CliRunner().invoke(app, ["tune", "--text", str(tmp_path / "short.txt")])
+    assert isinstance(result.exception, InvalidValueError)
+    assert f"{len(content)} tokens" in str(result.exception)
+    assert "at least 69" in str(result.exception)
+
+
 @pytest.mark.parametrize(
     "change", [{"value": "x"}, {"value": float("nan")}, {"seconds": "y"}, {"index": 1.5}, {"task": 3}, {"more": 1}]
 )
@@ -214,6 +313,9 @@ def test_result_lines_are_checked(model: Any, tmp_path: Path, change: dict[str, 
     line = {"task": "niah", "index": 7, "method": "dense", "protocol": "A", "value": 0.5, "tokens": 1, "seconds": 0.1}
     results = tmp_path / "results.jsonl"
     results.write_text(json.dumps(line | change) + "\n")
+    with pytest.raises(InvalidStateError, match="line 1"):
+        run_tasks(model, Letters(), [], [], results=results, resume=True)
+    results.write_text("[" * 200_000 + "\n")
     with pytest.raises(InvalidStateError, match="line 1"):
         run_tasks(model, Letters(), [], [], results=results, resume=True)
     results.write_bytes(b"\xff\xfe\n")
@@ -250,6 +352,13 @@ def test_budgets_are_checked_when_a_method_is_made(budget: Any) -> None:
         make_method("topk", budget=budget)
 
 
+def test_budgets_may_come_from_numpy() -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    from octavo_magicpig.evaluation import make_method
+
+    assert make_method("topk", budget=np.float32(0.5)).name == "topk"
+
+
 @pytest.mark.parametrize("protocols", [(), ("a",), ("A", "C")])
 def test_protocols_are_checked(protocols: tuple[str, ...]) -> None:
     pytest.importorskip("transformers", minversion="5.24")
@@ -274,3 +383,22 @@ def test_files_that_are_no_models_are_told(tmp_path: Path) -> None:
     junk.write_text("x")
     with pytest.raises((MissingFileError, InvalidValueError), match="model"):
         load_model(str(junk))
+
+
+def test_tokens_go_to_the_device_of_the_model() -> None:
+    seen = []
+
+    class Elsewhere:
+        device = torch.device("meta")
+        config = SimpleNamespace(_attn_implementation="sdpa")
+
+        def set_attn_implementation(self, name: str) -> None:
+            pass
+
+        def __call__(self, tokens: torch.Tensor, **_: Any) -> SimpleNamespace:
+            seen.append(tokens.device.type)
+            return SimpleNamespace(logits=torch.zeros(1, tokens.shape[1], 5, device=tokens.device))
+
+    study.decode(Elsewhere(), None, torch.zeros(1, 2, dtype=torch.long))
+    study.capture(Elsewhere(), torch.zeros(1, 3, dtype=torch.long), [0])
+    assert seen == ["meta"] * 3

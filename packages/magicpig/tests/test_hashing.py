@@ -102,3 +102,31 @@ def test_impossible_planes_are_refused(sizes: tuple[int, int, int]) -> None:
         draw_planes(*sizes)
     with pytest.raises(InvalidValueError, match="planes='sparse'"):
         draw_planes(4, 2, 3, kind="sparse")
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "hadamard"])
+def test_planes_are_those_of_the_seed_whatever_the_surroundings(kind: str) -> None:
+    expected = draw_planes(20, 3, 30, seed=5, kind=kind).matrix
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(draw_planes(20, 3, 30, seed=5, kind=kind).matrix, expected)
+    finally:
+        torch.set_default_dtype(before)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(draw_planes(20, 3, 30, seed=5, kind=kind).matrix, expected)
+
+
+def test_codes_that_do_not_fit_are_refused() -> None:
+    vectors = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    planes = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+    assert int(simhash_codes(vectors, planes[:, :63], 63, 1).min()) >= 0
+    with pytest.raises(InvalidValueError, match="key_bits=64"):
+        simhash_codes(vectors, planes, 64, 1)
+    for bad in (torch.nan, torch.inf):
+        spoiled = vectors.clone()
+        spoiled[1, 2] = bad
+        with pytest.raises(InvalidValueError, match="vectors hold"):
+            simhash_codes(spoiled, planes, 4, 16)
+        with pytest.raises(InvalidValueError, match="planes hold"):
+            simhash_codes(vectors, planes * bad, 4, 16)

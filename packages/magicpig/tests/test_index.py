@@ -8,6 +8,7 @@ import dataclasses
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -478,3 +479,85 @@ def test_layers_hash_at_different_steps() -> None:
     at_once = LSHIndex(config, 1, 8, layer=5).build(keys[:, :, :100], values[:, :, :100])
     at_once.append(keys[:, :, 100:], values[:, :, 100:])
     assert at_once._tail == indices[5]._tail
+
+
+def test_memory_of_inference_mode_is_written_outside_of_it(kernel: str) -> None:
+    query, keys, values = random_layer(300)
+    more = [tensor[:, :, :40] for tensor in random_layer(40, seed=1)[1:]]
+    config = dataclasses.replace(CONFIG, kernel=kernel)
+    expected = LSHIndex(config, 2, 32).build(keys, values)
+    with torch.inference_mode():
+        index = LSHIndex(config, 2, 32).build(keys * 1, values * 1, mean=keys.mean(2), padding=torch.tensor([0]))
+        index.reorder(torch.tensor([0]))
+    expected.build(keys, values, mean=keys.mean(2))
+    for one in (index, expected):
+        one.append(*more)
+        one.crop(310)
+        one.append(*more)
+    with torch.inference_mode():
+        index.append(*more)
+    expected.append(*more)
+    with torch.no_grad():
+        index.append(*more)
+    expected.append(*more)
+    assert torch.equal(index.attend(query)[0], expected.attend(query)[0])
+
+
+def test_the_index_holds_no_graph(kernel: str) -> None:
+    query, keys, values = random_layer(300)
+    index = LSHIndex(dataclasses.replace(CONFIG, kernel=kernel), 2, 32)
+    mean = keys.mean(2).requires_grad_()
+    index.build(keys.requires_grad_(), values.requires_grad_(), mean=mean)
+    index.append(keys[:, :, :50] * 2, values[:, :, :50] * 2)
+    assert not index.keys.requires_grad
+    assert not index.values.requires_grad
+    assert not index._mean.requires_grad
+    assert not index._norms.requires_grad
+    index.attend(query)
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "dtype", "size"), [("float16", torch.float32, 1e6), ("auto", torch.float64, 1e300)]
+)
+@pytest.mark.parametrize("which", ["keys", "values"])
+def test_what_the_storage_cannot_hold_is_refused(kv_dtype: str, dtype: torch.dtype, size: float, which: str) -> None:
+    _, keys, values = random_layer(300, dtype=dtype)
+    large = {"keys": keys, "values": values} | {which: (keys * size)}
+    index = LSHIndex(dataclasses.replace(CONFIG, kv_dtype=kv_dtype), 2, 32, 1, dtype)
+    with pytest.raises(InvalidValueError, match=f"{which} .* kv_dtype"):
+        index.build(**large)
+    index.build(keys, values)
+    with pytest.raises(InvalidValueError, match=f"{which} .* kv_dtype"):
+        index.append(**large)
+    assert len(index) == 300
+
+
+def test_queries_and_scales_beyond_float32_are_refused() -> None:
+    query, keys, values = random_layer(300)
+    index = LSHIndex(CONFIG, 2, 32).build(keys, values)
+    for call in (index.attend, index.select):
+        with pytest.raises(InvalidValueError, match="query .* float32"):
+            call(query.double() * 1e300)
+    for scale in (1e300, -1e39, 10**400):
+        with pytest.raises(InvalidValueError, match="scale="):
+            index.attend(query, scale)
+        with pytest.raises(InvalidValueError, match="scale="):
+            dense_decode_attention(query, keys, values, scale=scale)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    query, keys, values = random_layer(300)
+    index = LSHIndex(CONFIG, np.int64(2), np.int32(32), np.int8(1), layer=np.int64(1)).build(keys, values)
+    assert {type(size) for size in (index.num_kv_heads, index.head_dim, index.batch_size, index.layer)} == {int}
+    expected = LSHIndex(CONFIG, 2, 32, layer=1).build(keys, values)
+    index.crop(np.int64(200))
+    expected.crop(200)
+    assert torch.equal(index.attend(query, np.float32(0.25))[0], expected.attend(query, 0.25)[0])
+    for refused in (np.bool_(True), np.float64(2.0), True):
+        with pytest.raises(InvalidTypeError, match="num_kv_heads="):
+            LSHIndex(CONFIG, refused, 32)
+        with pytest.raises(InvalidTypeError, match="length="):
+            index.crop(refused)
+    for refused in (np.bool_(True), True, "x"):
+        with pytest.raises(InvalidTypeError, match="scale="):
+            index.attend(query, refused)

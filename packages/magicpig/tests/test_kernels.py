@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from magicpig_helpers import available_kernels, random_layer
 from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
-from octavo_magicpig import LSHConfig, LSHIndex, collision_probability, dense_decode_attention
+from octavo_magicpig import LSHConfig, LSHIndex, collision_probability, dense_decode_attention, lsh_attention
 from octavo_magicpig.kernels import describe, native, resolve
 
 SMALL = LSHConfig(key_bits=5, num_tables=40, segment_max=256, segment_min=64)
@@ -298,3 +299,99 @@ def test_threads_that_cannot_be_started_fail_the_call_alone() -> None:
     first, then, words = done.stdout.split(" ", 2)
     assert (first, then) == ("True", "then")
     assert "ran out of memory or threads" in words
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float16, torch.float64], ids=str)
+def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    before = torch.get_default_dtype()
+    yield request.param
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("options", [{}, {"planes": "hadamard"}, {"transform": "simple", "tolerance": 0.01}])
+def test_the_default_dtype_changes_nothing(kernel: str, default_dtype: torch.dtype, options: dict) -> None:
+    query, keys, values = random_layer(400)
+    more = random_layer(40, seed=1)
+
+    def attended() -> list[torch.Tensor]:
+        index = LSHIndex(dataclasses.replace(SMALL, kernel=kernel, **options), 2, 32).build(keys, values)
+        index.append(*more[1:])
+        out, lse, stats = index.attend(query, with_error=True)
+        dense = dense_decode_attention(query, keys, values, kernel=kernel)
+        return [out, lse, stats.selected, stats.error, stats.sampled_lse, *dense, *index.select(query)[0]]
+
+    expected = attended()
+    torch.set_default_dtype(default_dtype)
+    for found, wanted in zip(attended(), expected, strict=True):
+        assert found.dtype == wanted.dtype
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled"),
+    [
+        ("mean", lambda tensor: tensor.double()),
+        ("norms", lambda tensor: tensor.bfloat16()),
+        ("norms", lambda tensor: tensor.mT.contiguous().mT),
+        ("first", lambda tensor: tensor.int()),
+        ("heavy", lambda tensor: tensor.long()),
+        ("keys", lambda tensor: tensor.mT.contiguous().mT),
+    ],
+)
+def test_native_code_gets_only_the_memory_it_expects(name: str, spoiled: Callable) -> None:
+    if native.problem() is not None:
+        pytest.skip("no native kernel")
+    query, keys, values = random_layer(400)
+    index = LSHIndex(SMALL, 2, 32).build(keys, values, heavy=torch.tensor([[[40], [50]]]))
+    state = dataclasses.replace(index._state(), **{name: spoiled(getattr(index._state(), name))})
+    with pytest.raises(InvalidStateError, match=f"{name} "):
+        native.attend(state, query, 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"transform": "simple"}, {"center": False}])
+def test_duplicated_keys_are_weighted_alike(dtype: torch.dtype, options: dict) -> None:
+    # Centred they are rounding noise, whose cosine is taken as 0, as that of zero is.
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn(1, 1, 1, 32, generator=generator).expand(1, 1, 5000, 32).to(dtype)
+    values = torch.randn(1, 1, 5000, 32, generator=generator).to(dtype)
+    query = torch.randn(1, 8, 32, generator=generator)
+    results = []
+    for name in available_kernels():
+        index = LSHIndex(LSHConfig(key_bits=2, num_tables=30, kernel=name, **options), 1, 32, 1, dtype)
+        results.append(index.build(keys, values).attend(query))
+    results.append(
+        (
+            found := lsh_attention(
+                query[:, :, None], keys, values, config=LSHConfig(key_bits=2, num_tables=30, **options)
+            )
+        ).out[:, :, 0],
+    )
+    (out, lse, stats), *others, estimate = results
+    assert int((stats.selected > 0).sum()) > 0
+    for out2, lse2, stats2 in others:
+        assert torch.equal(stats.selected, stats2.selected)
+        assert torch.allclose(out, out2, atol=1e-4)
+        assert torch.allclose(lse, lse2, atol=1e-4)
+    assert torch.allclose(estimate, out, atol=1e-4)
+    assert torch.allclose(found.lse, lse, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e-18, 1e-22])
+def test_tiny_queries_and_keys_keep_their_cosine(kernel: str, size: float) -> None:
+    query, keys, values = random_layer(400)
+    index = LSHIndex(dataclasses.replace(SMALL, kernel=kernel), 2, 32).build(keys * size, values)
+    scale = min(1 / size**2, 1e36) / 32
+    found = index.attend(query * size, scale)
+    plain = LSHIndex(dataclasses.replace(SMALL, kernel=kernel), 2, 32).build(keys, values)
+    expected = plain.attend(query, scale * size**2)
+    for one, other in zip(found[:2], expected[:2], strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_autocast_changes_nothing(kernel: str) -> None:
+    query, keys, values = random_layer(300)
+    expected = dense_decode_attention(query, keys, values, kernel=kernel)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = dense_decode_attention(query, keys, values, kernel=kernel)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))

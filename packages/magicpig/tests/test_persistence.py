@@ -6,8 +6,9 @@ import pytest
 import torch
 from magicpig_helpers import random_layer
 from octavo_core.checkpoint import load_checkpoint, save_checkpoint
-from octavo_core.errors import InvalidStateError, InvalidValueError, MissingFileError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError, MissingFileError
 from octavo_magicpig import LSHConfig, LSHIndex
+from octavo_magicpig.persistence import load, save
 
 CONFIG = LSHConfig(key_bits=5, num_tables=20, segment_max=256, segment_min=32, window_tokens=16)
 
@@ -52,6 +53,13 @@ def test_state_dict_needs_the_same_index() -> None:
         assert len(other) == 0
     with pytest.raises(InvalidValueError, match="schema 'octavo-magicpig-index/0'"):
         index.load_state_dict(state | {"schema": "octavo-magicpig-index/0"})
+
+
+@pytest.mark.parametrize("path", [3, None, b"layer.safetensors"])
+def test_files_are_named_by_paths(path: object) -> None:
+    for call in (lambda: save(make()[0], path), lambda: load(LSHIndex, path)):
+        with pytest.raises(InvalidTypeError, match="path="):
+            call()
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

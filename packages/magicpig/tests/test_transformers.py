@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import copy
 import dataclasses
 import pickle
@@ -444,3 +445,40 @@ def test_a_cache_is_made_from_a_configuration() -> None:
         LSHCache(model.config, {"key_bits": 4})
     with pytest.raises(InvalidTypeError, match="LSHConfig"), sparse(model, {"key_bits": 4}):
         pass
+
+
+def test_a_prompt_in_inference_mode_is_continued_outside_of_it() -> None:
+    model, ids = make(), padded_batch()["input_ids"][2:]
+    with sparse(model, SAMPLED):
+        tokens = []
+        for context in (torch.inference_mode, torch.no_grad):
+            cache = LSHCache(model.config, SAMPLED)
+            with context():
+                model(ids, cache=cache)
+            with torch.no_grad():
+                tokens.append([model(ids[:, i : i + 1], cache=cache).logits for i in range(20)])
+    assert torch.equal(torch.stack(tokens[0]), torch.stack(tokens[1]))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients_go_through_the_cached_tokens(frozen: bool) -> None:
+    ids, gradients = padded_batch()["input_ids"][2:], []
+    for own in (True, False):
+        model = make()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not frozen or "q_proj" in name)
+        with sparse(model, EVERY_KEY) if own else contextlib.nullcontext():
+            cache = LSHCache(model.config, EVERY_KEY) if own else transformers.DynamicCache(config=model.config)
+            model(ids, cache=cache)
+            model(ids[:, :1], cache=cache)
+            model(ids[:, 1:2], cache=cache).logits.square().mean().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for found, expected in zip(*gradients, strict=True):
+        assert torch.allclose(found, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_keys_that_the_storage_cannot_hold_are_told() -> None:
+    layer = LSHLayer(dataclasses.replace(SAMPLED, kv_dtype="float16"))
+    tokens = torch.full((1, 2, 3, 32), 1e6)
+    with pytest.raises(InvalidValueError, match="keys .* kv_dtype"):
+        layer.update(tokens, tokens)

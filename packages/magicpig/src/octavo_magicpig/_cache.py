@@ -13,6 +13,7 @@ from octavo_magicpig.config import LSHConfig
 from octavo_magicpig.heavy import heavy_positions
 from octavo_magicpig.index import LSHIndex
 from octavo_magicpig.stats import AttendStats
+from octavo_magicpig.validation import check_storable
 
 try:
     from transformers import PreTrainedConfig
@@ -101,7 +102,8 @@ class LSHLayer(CacheLayerMixin):
             index.
 
         Raises:
-            InvalidValueError: If the shape is not that of the tokens before.
+            InvalidValueError: If the shape is not that of the tokens before, or a key or value is too large for
+                ``kv_dtype``.
         """
         if self.index is None:
             self.lazy_initialization(key_states, value_states)
@@ -112,9 +114,18 @@ class LSHLayer(CacheLayerMixin):
                 f"keys {tuple(shape)} and values {tuple(value_states.shape)} do not fit the cache; give "
                 f"({wanted[0]}, {wanted[1]}, any, {wanted[2]}) for both, or a new cache"
             )
+        check_storable("keys", key_states, index.dtype)
+        check_storable("values", value_states, index.dtype)
         self._expect_attention(shape[2])
+        before = (self.keys, self.values)
         index.extend(key_states, value_states)
         self.keys, self.values = index.keys, index.values
+        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+            # The index holds no graph, and its memory is written again; a backward pass needs tensors of its own.
+            self.keys, self.values = (
+                new if old is None else torch.cat([old, new.to(old.dtype)], 2)
+                for old, new in zip(before, (key_states, value_states), strict=True)
+            )
         setattr(self.keys, _LINK, self)
         return self.keys, self.values
 

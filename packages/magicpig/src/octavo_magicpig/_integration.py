@@ -86,6 +86,8 @@ def magicpig_attention(
         if layer is not None:
             layer.observe(query)
             key, value = key.to(query.dtype), value.to(query.dtype)
+            if torch.is_grad_enabled() and query.requires_grad and not key.requires_grad:
+                key, value = key.clone(), value.clone()  # the memory of the index is written again before backward
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

@@ -48,17 +48,18 @@ def aggregation_problem(tokens: int = 16_384, dim: int = 128, *, seed: int = 0) 
         The word-counting tasks of section 3.1 in their purest form.
     """
     generator = torch_generator(seed)
-    query = torch.randn(dim, generator=generator)
+    query = torch.randn(dim, generator=generator, dtype=torch.float32)
     query *= math.sqrt(dim) / query.norm()
     in_a = torch.zeros(tokens, dtype=torch.bool)
     in_a[torch.randperm(tokens, generator=generator)[: tokens // 10]] = True
-    logits = torch.randn(tokens, generator=generator) * 0.5 + in_a.float()
-    noise = torch.randn(tokens, dim, generator=generator)
+    logits = torch.randn(tokens, generator=generator, dtype=torch.float32) * 0.5 + in_a.float()
+    noise = torch.randn(tokens, dim, generator=generator, dtype=torch.float32)
     unit = query / query.norm()
-    across = noise - (noise @ unit)[:, None] * unit
+    with torch.autocast("cpu", enabled=False):
+        across = noise - (noise @ unit)[:, None] * unit
     across *= math.sqrt(dim) / across.norm(dim=1, keepdim=True)
     keys = across + (logits * math.sqrt(dim) / query.norm())[:, None] * unit
-    values = torch.zeros(tokens, dim)
+    values = torch.zeros(tokens, dim, dtype=torch.float32)
     values[in_a, 0] = 1.0
     values[~in_a, 1] = 1.0
     weights = logits.double().softmax(0)

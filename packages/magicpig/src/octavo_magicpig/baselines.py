@@ -15,6 +15,7 @@ from torch import Tensor
 
 from octavo_magicpig.estimators import Estimate, Problem
 from octavo_magicpig.heavy import observed_attention
+from octavo_magicpig.validation import check_count, check_tensor
 
 __all__ = ["h2o_attention", "quest_attention", "snapkv_attention", "streaming_attention", "topk_attention"]
 
@@ -25,9 +26,9 @@ def topk_attention(
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
     budget: float | Any,
-    scale: float | int | None = None,
-    sink_tokens: int = 4,
-    window_tokens: int = 64,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 4,
+    window_tokens: int | Any = 64,
 ) -> Estimate:
     """Keep the middle keys with the highest scores and renormalise.
 
@@ -59,9 +60,9 @@ def streaming_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    scale: float | int | None = None,
-    sink_tokens: int = 4,
-    window_tokens: int = 64,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 4,
+    window_tokens: int | Any = 64,
 ) -> Estimate:
     """Keep the first and the last tokens only.
 
@@ -89,10 +90,10 @@ def quest_attention(
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
     budget: float | Any,
-    page_size: int = 16,
-    scale: float | int | None = None,
-    sink_tokens: int = 4,
-    window_tokens: int = 64,
+    page_size: int | Any = 16,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 4,
+    window_tokens: int | Any = 64,
 ) -> Estimate:
     """Keep the pages of middle keys whose bound on the score is highest.
 
@@ -117,8 +118,7 @@ def quest_attention(
     Source:
         Quest.
     """
-    if page_size < 1:
-        raise InvalidValueError(f"page_size={page_size} is too small; give 1 or more")
+    page_size = check_count("page_size", page_size)
     problem = Problem(query, keys, values, scale, sink_tokens, window_tokens)
     chosen = torch.zeros_like(problem.scores, dtype=torch.bool)
     pages = -(-problem.middle // page_size)
@@ -142,12 +142,12 @@ def snapkv_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    observed: Float[Tensor, "batch heads observed dim"],
+    observed: Float[Tensor, "batch heads observed dim"] | Any,
     budget: float | Any,
-    pool: int = 7,
-    scale: float | int | None = None,
-    sink_tokens: int = 4,
-    window_tokens: int = 64,
+    pool: int | Any = 7,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 4,
+    window_tokens: int | Any = 64,
 ) -> Estimate:
     """Keep the middle keys that the last prompt queries attended to, smoothed over their neighbours; evict the others.
 
@@ -166,15 +166,15 @@ def snapkv_attention(
         The estimate.
 
     Raises:
-        InvalidValueError: If ``pool`` is not an odd positive number.
+        InvalidValueError: If ``pool`` is not an odd positive number, or the observed queries do not fit the query.
 
     Source:
         SnapKV.
     """
-    if pool < 1 or pool % 2 == 0:
-        raise InvalidValueError(f"pool={pool} is not an odd positive number")
+    if check_count("pool", pool) % 2 == 0:
+        raise InvalidValueError(f"pool={pool} is even; give an odd number")
     problem = Problem(query, keys, values, scale, sink_tokens, window_tokens)
-    votes = observed_attention(observed, keys, scale=problem.scale)
+    votes = _votes(problem, observed)
     votes = torch.nn.functional.avg_pool1d(votes, pool, stride=1, padding=pool // 2, count_include_pad=False)
     return _evicted(problem, votes, budget)
 
@@ -184,11 +184,11 @@ def h2o_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    observed: Float[Tensor, "batch heads observed dim"],
+    observed: Float[Tensor, "batch heads observed dim"] | Any,
     budget: float | Any,
-    scale: float | int | None = None,
-    sink_tokens: int = 4,
-    window_tokens: int = 64,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 4,
+    window_tokens: int | Any = 64,
 ) -> Estimate:
     """Keep the middle keys with the largest accumulated attention, the heavy hitters; evict the others.
 
@@ -205,11 +205,24 @@ def h2o_attention(
     Returns:
         The estimate.
 
+    Raises:
+        InvalidValueError: If the observed queries do not fit the query.
+
     Source:
         H2O, with the scores of the whole prompt at once instead of a greedy pass.
     """
     problem = Problem(query, keys, values, scale, sink_tokens, window_tokens)
-    return _evicted(problem, observed_attention(observed, keys, scale=problem.scale), budget)
+    return _evicted(problem, _votes(problem, observed), budget)
+
+
+def _votes(problem: Problem, observed: Tensor) -> Tensor:
+    shape = tuple(check_tensor("observed", observed).shape)
+    if len(shape) != 4 or (*shape[:2], shape[3]) != (problem.batch, problem.heads, problem.dim):
+        raise InvalidValueError(
+            f"observed of shape {shape} does not fit the query; give (batch, heads, observed, dim) = "
+            f"({problem.batch}, {problem.heads}, any, {problem.dim})"
+        )
+    return observed_attention(observed, problem.keys, scale=problem.scale)
 
 
 def _evicted(problem: Problem, votes: Tensor, budget: float | Any) -> Estimate:

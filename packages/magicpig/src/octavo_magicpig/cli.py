@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo_core.device import available_cores, resolve_device
 from octavo_core.errors import InvalidValueError
 from octavo_core.files import atomic_write
 from octavo_core.options import DeviceOption, JsonOption, QuietOption, SeedOption, add_report_commands, check_out
@@ -53,7 +55,7 @@ def time_steps(
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1",
     bits: BitsOption = 10,
     tables: TablesOption = 150,
-    threads: Annotated[int, typer.Option("--threads", help="Threads.", min=1)] = 1,
+    threads: Annotated[int, typer.Option("--threads", help="Threads, at most the cores.", min=1)] = 1,
     gqa: Annotated[bool, typer.Option("--enable-gqa", help="Time SDPA with enable_gqa=True too; slow.")] = False,
     out: FolderOption = None,
     seed: SeedOption = 0,
@@ -62,6 +64,9 @@ def time_steps(
 ) -> None:
     """Time a decode step and the build of the tables at your model's head shape."""
     check_out(out)
+    # More threads than cores only wait for one another, and thousands of them end the process.
+    if threads > (cores := available_cores()):
+        raise InvalidValueError(f"--threads {threads} is more than this machine has cores; give 1 to {cores}")
     query_heads, kv_heads = _pair(heads)
     sizes, batches = [_number(text) for text in lengths.split(",")], [_number(text) for text in batch.split(",")]
     _check_memory(lengths, max(sizes) * max(batches) * kv_heads, dim)
@@ -121,17 +126,17 @@ def evaluate(
     if resume and out is None:
         raise InvalidValueError("--resume needs --out, the folder of the run to continue")
     check_out(out)
+    place = resolve_device(device)
     import hashlib
     from dataclasses import replace
-
-    from octavo_core.device import resolve_device
 
     from octavo_magicpig.evaluation import _runner as runner
     from octavo_magicpig.evaluation import _study as study
     from octavo_magicpig.evaluation import summarise, tasks
 
     config = replace(_config(bits, tables, seed), window_tokens=window, min_context=0)
-    chosen = [study.make_method(name, config, budget=budget, seed=seed) for name in methods.split(",")]
+    names = dict.fromkeys(name.strip() for name in methods.split(","))
+    chosen = [study.make_method(name, config, budget=budget, seed=seed) for name in names]
     protocols = runner.check_protocols(protocol)
     results = None if out is None else out / "results.jsonl"
     if task not in (*tasks.TASKS, "nll") and not task.endswith(".jsonl"):
@@ -140,7 +145,7 @@ def evaluate(
     content = tasks.read_text(text) if task == "nll" or text is not None else ""
     read = Path(task).read_bytes() if prompts else content.encode()
     network, tokenizer = runner.load_model(model)
-    network.to(resolve_device(device))
+    network.to(place)
     # What decides a result beside what its line names: task, example, method and protocol.
     settings = {
         "task": task, "model": model, "weights": runner.fingerprint(network), "tokens": tokens,
@@ -184,13 +189,15 @@ def tune(
     from octavo_magicpig.evaluation import _runner as runner
     from octavo_magicpig.evaluation import _study as study
     from octavo_magicpig.evaluation import tasks
-    from octavo_magicpig.tuning import check_budget
+    from octavo_magicpig.tuning import check_budget, check_sample
     from octavo_magicpig.tuning import tune as rank
 
     check_budget(budget, memory)
     content = tasks.read_text(text)
     network, tokenizer = runner.load_model(model)
     ids = tokenizer(content[: 12 * tokens], return_tensors="pt").input_ids[:, :tokens]
+    config = _config(10, 150, seed)
+    check_sample(ids.shape[1], config)
     depth = network.config.get_text_config().num_hidden_layers
     chosen = depth // 4 if layer is None else layer
     if not 0 <= chosen < depth:
@@ -198,9 +205,7 @@ def tune(
     (seen,) = study.capture(network, ids, [chosen])
     rows = [
         vars(result)
-        for result in rank(
-            seen.queries, seen.keys, seen.values, budget=budget, max_table_bytes=memory, config=_config(10, 150, seed)
-        )
+        for result in rank(seen.queries, seen.keys, seen.values, budget=budget, max_table_bytes=memory, config=config)
     ]
     _deliver({"model": model, "layer": chosen, "budget": budget, "pairs": rows}, rows, out, "tuning", as_json, quiet)
 
@@ -228,8 +233,8 @@ def _check_memory(lengths: str, rows: int, dim: int) -> None:
 def _number(text: str) -> int:
     scale = 1024 if text.strip().lower().endswith("k") else 1
     digits = text.strip().lower().removesuffix("k")
-    if not digits.isdigit() or int(digits) == 0:
-        raise InvalidValueError(f"{text!r} is not a positive number; write for example 512 or 16k")
+    if not re.fullmatch("[0-9]{1,12}", digits) or int(digits) == 0:
+        raise InvalidValueError(f"{text!r} is not a positive number of at most 12 digits; write for example 512 or 16k")
     return int(digits) * scale
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
+from octavo_magicpig.validation import check_integer
+
 __all__ = ["collision_probability", "expected_fraction"]
 
 
 def collision_probability(
-    cosine: Tensor | float | int, key_bits: int, num_tables: int, min_hits: int = 2
+    cosine: Tensor | float | int, key_bits: int | Any, num_tables: int | Any, min_hits: int | Any = 2
 ) -> Float[Tensor, ...]:
     """Probability that a key collides with the query in at least ``min_hits`` tables.
 
@@ -35,10 +38,13 @@ def collision_probability(
 
     Raises:
         InvalidValueError: If a count is out of range.
+        InvalidTypeError: If one is no integer.
 
     Source:
         Section 4.2, equation for u; the upper tail is beyond the paper, whose form loses all digits below 1e-7.
     """
+    counts = {"key_bits": key_bits, "num_tables": num_tables, "min_hits": min_hits}
+    key_bits, num_tables, min_hits = (check_integer(name, count, "a whole number") for name, count in counts.items())
     if key_bits < 1 or num_tables < 1 or not 0 <= min_hits <= num_tables:
         raise InvalidValueError(
             f"key_bits={key_bits}, num_tables={num_tables}, min_hits={min_hits} is not possible; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -15,6 +16,8 @@ MAX_SEGMENT = 65_535
 """Most keys of a segment: its ids and offsets then fit in 16 bits."""
 
 _MAX_TABLES = 4096
+# Positions are 64 bits wide, and so must be the sum of two.
+_MAX_TOKENS = 2**62
 _CHOICES = {
     "transform": (None, "simple"),
     "planes": ("gaussian", "hadamard"),
@@ -34,7 +37,14 @@ _AT_LEAST = {
     "heavy_tokens": 0,
     "seed": 0,
 }
-_AT_MOST = {"key_bits": 16, "num_tables": _MAX_TABLES, "min_hits": 8, "segment_max": MAX_SEGMENT, "seed": 2**63 - 1}
+_AT_MOST = {
+    "key_bits": 16,
+    "num_tables": _MAX_TABLES,
+    "min_hits": 8,
+    "min_context": 2**63 - 1,
+    "segment_max": MAX_SEGMENT,
+    "seed": 2**63 - 1,
+}
 
 
 @dataclass(frozen=True)
@@ -78,34 +88,35 @@ class LSHConfig:
         Sections 4 and 5 of the paper and its reference code, where the defaults come from.
     """
 
-    key_bits: int = 10
-    num_tables: int = 150
-    min_hits: int = 2
-    sink_tokens: int = 4
-    window_tokens: int = 64
+    key_bits: int | Any = 10
+    num_tables: int | Any = 150
+    min_hits: int | Any = 2
+    sink_tokens: int | Any = 4
+    window_tokens: int | Any = 64
     dense_layers: Any = "auto"
     center: bool | Any = True
-    transform: str | None = None
+    transform: str | Any = None
     weight_eps: float | Any = 1e-4
-    planes: str = "gaussian"
-    planes_per: str = "layer"
-    min_context: int = 4096
-    segment_max: int = MAX_SEGMENT
-    segment_min: int = 1024
-    heavy_tokens: int = 0
+    planes: str | Any = "gaussian"
+    planes_per: str | Any = "layer"
+    min_context: int | Any = 4096
+    segment_max: int | Any = MAX_SEGMENT
+    segment_min: int | Any = 1024
+    heavy_tokens: int | Any = 0
     tolerance: float | Any = None
-    kv_dtype: str = "auto"
-    kernel: str = "auto"
-    seed: int = 0
+    kv_dtype: str | Any = "auto"
+    kernel: str | Any = "auto"
+    seed: int | Any = 0
 
     def __post_init__(self) -> None:
         for name, low in _AT_LEAST.items():
-            value, high = getattr(self, name), _AT_MOST.get(name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidTypeError(f"{name}={value!r} is not an integer")
-            if value < low or (high is not None and value > high):
-                limits = f"{low} or more" if high is None else f"{low} to {high}"
+            value, high = getattr(self, name), _AT_MOST.get(name, _MAX_TOKENS)
+            limits = f"{low} to {high}" if name in _AT_MOST else f"{low} or more, at most 2^62"
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise InvalidTypeError(f"{name}={value!r} is not an integer; give {limits}")
+            if not low <= value <= high:
                 raise InvalidValueError(f"{name}={value} is out of range; give {limits}")
+            object.__setattr__(self, name, int(value))
         if self.num_tables < self.min_hits:
             raise InvalidValueError(
                 f"num_tables={self.num_tables} is below min_hits={self.min_hits}, so no key could be selected; "
@@ -116,24 +127,32 @@ class LSHConfig:
                 f"segment_min={self.segment_min} is above segment_max={self.segment_max}; give at most that many"
             )
         for name, accepted in _CHOICES.items():
-            if getattr(self, name) not in accepted:
-                raise InvalidValueError(f"{name}={getattr(self, name)!r} is unknown; give one of {accepted}")
+            value = getattr(self, name)
+            if not isinstance(value, (str, type(None))) or value not in accepted:
+                raise InvalidValueError(f"{name}={value!r} is unknown; give one of {accepted}")
         if not isinstance(self.center, bool):
             raise InvalidTypeError(f"center={self.center!r} is neither True nor False")
-        if not 0 <= _number("weight_eps", self.weight_eps) < 1:
+        weight_eps = _number("weight_eps", self.weight_eps)
+        if not 0 <= weight_eps < 1:
             raise InvalidValueError(f"weight_eps={self.weight_eps} is out of range; give 0 or more and less than 1")
-        if self.tolerance is not None and not 0 < _number("tolerance", self.tolerance) < math.inf:
-            raise InvalidValueError(f"tolerance={self.tolerance} is out of range; give a positive error, or None")
-        if self.dense_layers != "auto":
+        object.__setattr__(self, "weight_eps", weight_eps)
+        if self.tolerance is not None:
+            tolerance = _number("tolerance", self.tolerance)
+            if not 0 < tolerance < math.inf:
+                raise InvalidValueError(f"tolerance={self.tolerance} is out of range; give a positive error, or None")
+            object.__setattr__(self, "tolerance", tolerance)
+        if not isinstance(self.dense_layers, str) or self.dense_layers != "auto":
             self._check_dense_layers()
 
     def _check_dense_layers(self) -> None:
         layers = self.dense_layers
-        if not isinstance(layers, (tuple, list)) or not all(type(index) is int for index in layers):
+        if not isinstance(layers, (tuple, list)) or not all(
+            isinstance(index, numbers.Integral) and not isinstance(index, bool) for index in layers
+        ):
             raise InvalidTypeError(f"dense_layers={layers!r} is neither 'auto' nor a tuple of layer indices")
         if any(index < 0 for index in layers):
             raise InvalidValueError(f"dense_layers={layers} holds a negative index; count layers from 0")
-        object.__setattr__(self, "dense_layers", tuple(layers))
+        object.__setattr__(self, "dense_layers", tuple(int(index) for index in layers))
 
     def dense_layer_indices(self, num_layers: int) -> frozenset[int]:
         """List the layers of a model that stay exact.
@@ -177,12 +196,15 @@ class LSHConfig:
         if not isinstance(settings, Mapping):
             raise InvalidTypeError(f"{settings!r} is no dictionary; give settings by name, as to_dict() returns them")
         known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(settings) - known):
+        if unknown := [name for name in settings if name not in known]:
             raise InvalidValueError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
         return cls(**settings)
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidTypeError(f"{name}={value!r} is not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond what a float holds
+        return math.inf if value > 0 else -math.inf

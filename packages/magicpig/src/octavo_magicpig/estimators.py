@@ -17,13 +17,21 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from octavo_core.errors import InvalidTypeError, InvalidValueError
+from octavo_core.errors import InvalidValueError
 from torch import Tensor
 
 from octavo_magicpig.collision import collision_probability
 from octavo_magicpig.config import LSHConfig
 from octavo_magicpig.index import LSHIndex
-from octavo_magicpig.validation import check_decode_inputs
+from octavo_magicpig.segments import rounding_level
+from octavo_magicpig.validation import (
+    check_count,
+    check_decode_inputs,
+    check_finite,
+    check_number,
+    check_scale,
+    check_tensor,
+)
 
 __all__ = [
     "Estimate",
@@ -67,7 +75,9 @@ class Problem:
         window_tokens: Exact tokens at the end.
 
     Raises:
-        InvalidValueError: If a number of exact tokens is negative, or the shapes do not fit.
+        InvalidValueError: If a number of exact tokens is negative, the shapes do not fit, or the query, a key, a value
+            or the scale is not finite.
+        InvalidTypeError: If a dtype is not supported, a number of tokens is no integer, or the scale no number.
     """
 
     def __init__(
@@ -75,27 +85,33 @@ class Problem:
         query: Tensor,
         keys: Tensor,
         values: Tensor,
-        scale: float | int | None,
-        sink_tokens: int,
-        window_tokens: int,
+        scale: float | Any,
+        sink_tokens: int | Any,
+        window_tokens: int | Any,
     ) -> None:
-        if query.ndim != 4 or query.shape[2] != 1:
+        if check_tensor("query", query).ndim != 4 or query.shape[2] != 1:
             raise InvalidValueError(
                 f"query of shape {tuple(query.shape)} is not one token; give (batch, heads, 1, dim)"
             )
-        if sink_tokens < 0 or window_tokens < 0:
-            raise InvalidValueError(f"sink_tokens={sink_tokens}, window_tokens={window_tokens}: give 0 or more")
+        sink_tokens = check_count("sink_tokens", sink_tokens, 0)
+        window_tokens = check_count("window_tokens", window_tokens, 0)
         check_decode_inputs(query[:, :, 0], keys, values)
+        check_finite("query", query.float(), "holds")
+        check_finite("keys", keys)
+        check_finite("values", values)
         self.batch, self.heads, _, self.dim = query.shape
-        self.group = self.heads // keys.shape[1]
+        self.kv_heads = keys.shape[1]
+        self.group = self.heads // self.kv_heads
         self.tokens = keys.shape[2]
         self.query = query[:, :, 0].float()
         self.keys, self.values = keys, values
-        self.scale = 1 / math.sqrt(self.dim) if scale is None else float(scale)
+        self.scale = check_scale(scale, self.dim)
         self.begin = min(sink_tokens, self.tokens)
         self.end = max(self.begin, self.tokens - window_tokens)
-        grouped = self.query.view(self.batch, keys.shape[1], self.group, self.dim)
-        self.scores = (grouped @ keys.float().transpose(2, 3) * self.scale).view(self.batch, self.heads, self.tokens)
+        grouped = self.query.view(self.batch, self.kv_heads, self.group, self.dim)
+        with torch.autocast(keys.device.type, enabled=False):
+            scores = grouped @ keys.float().transpose(2, 3) * self.scale
+        self.scores = scores.view(self.batch, self.heads, self.tokens)
 
     @property
     def middle(self) -> int:
@@ -115,12 +131,10 @@ class Problem:
             InvalidValueError: If it is negative or a share above 1.
             InvalidTypeError: If it is no number.
         """
-        if isinstance(budget, bool) or not isinstance(budget, (int, float)):
-            raise InvalidTypeError(f"budget={budget!r} is no number; give a number of keys, or a share from 0.0 to 1.0")
+        accepted = "a number of keys, or a share from 0.0 to 1.0"
+        budget = check_number("budget", budget, accepted)
         if not budget >= 0 or (isinstance(budget, float) and budget > 1):
-            raise InvalidValueError(
-                f"budget={budget} is out of range; give a number of keys, or a share from 0.0 to 1.0"
-            )
+            raise InvalidValueError(f"budget={budget} is out of range; give {accepted}")
         return min(self.middle, round(budget * self.middle) if isinstance(budget, float) else budget)
 
     def exact_mask(self) -> Bool[Tensor, "batch heads tokens"]:
@@ -146,12 +160,13 @@ class Problem:
         weight = torch.exp(scores - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
         out = self._weighted_sum(weight)
         used = chosen.sum(-1).float()
-        rows = float(used.mean()) + (self.tokens - self.middle)
+        rows = (float(used.mean()) if used.numel() else 0.0) + (self.tokens - self.middle)
         return Estimate(out[:, :, None], lse, used, search_rows / (2 * max(self.tokens, 1)), rows / max(self.tokens, 1))
 
     def _weighted_sum(self, weight: Tensor) -> Tensor:
-        grouped = weight.view(self.batch, -1, self.group, self.tokens)
-        return (grouped @ self.values.float()).view(self.batch, self.heads, self.dim)
+        grouped = weight.view(self.batch, self.kv_heads, self.group, self.tokens)
+        with torch.autocast(weight.device.type, enabled=False):
+            return (grouped @ self.values.float()).view(self.batch, self.heads, self.dim)
 
 
 def exact_attention(
@@ -159,7 +174,7 @@ def exact_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    scale: float | int | None = None,
+    scale: float | Any = None,
 ) -> Estimate:
     """Attend over all keys.
 
@@ -181,11 +196,11 @@ def oracle_sampling_attention(
     keys: Float[Tensor, "batch kv_heads tokens dim"],
     values: Float[Tensor, "batch kv_heads tokens dim"],
     *,
-    num_samples: int,
+    num_samples: int | Any,
     generator: torch.Generator,
-    scale: float | int | None = None,
-    sink_tokens: int = 0,
-    window_tokens: int = 0,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 0,
+    window_tokens: int | Any = 0,
 ) -> Estimate:
     """Draw middle keys independently from the attention distribution itself and average their values.
 
@@ -210,10 +225,9 @@ def oracle_sampling_attention(
     Source:
         Section 3.2, oracle sampling.
     """
-    if num_samples < 1:
-        raise InvalidValueError(f"num_samples={num_samples} is too small; give 1 or more")
+    num_samples = check_count("num_samples", num_samples)
     problem = Problem(query, keys, values, scale, sink_tokens, window_tokens)
-    if problem.middle == 0:
+    if problem.middle == 0 or problem.scores.numel() == 0:
         return problem.finish(torch.zeros_like(problem.scores, dtype=torch.bool))
     middle = problem.scores[..., problem.begin : problem.end]
     weights = middle.softmax(-1).flatten(0, 1)
@@ -233,9 +247,9 @@ def uniform_sampling_attention(
     *,
     budget: float | Any,
     generator: torch.Generator,
-    scale: float | int | None = None,
-    sink_tokens: int = 4,
-    window_tokens: int = 64,
+    scale: float | Any = None,
+    sink_tokens: int | Any = 4,
+    window_tokens: int | Any = 64,
 ) -> Estimate:
     """Draw middle keys uniformly without replacement, each standing for as many as were left out.
 
@@ -260,7 +274,9 @@ def uniform_sampling_attention(
     chosen = torch.zeros_like(problem.scores, dtype=torch.bool)
     if count == 0:
         return problem.finish(chosen)
-    noise = torch.rand(problem.batch, problem.heads, problem.middle, generator=generator, device=generator.device)
+    noise = torch.rand(
+        problem.batch, problem.heads, problem.middle, generator=generator, dtype=torch.float32, device=generator.device
+    )
     drawn = noise.to(keys.device).topk(count).indices + problem.begin
     chosen.scatter_(2, drawn, True)
     return problem.finish(chosen, log_weight=math.log(problem.middle / count))
@@ -273,8 +289,8 @@ def lsh_attention(
     *,
     config: LSHConfig | None = None,
     weighted: bool = True,
-    scale: float | int | None = None,
-    layer: int = 0,
+    scale: float | Any = None,
+    layer: int | Any = 0,
 ) -> Estimate:
     """Sample middle keys by hashing and weight each by the inverse of its selection probability.
 
@@ -308,8 +324,8 @@ def hybrid_attention(
     *,
     budget: float | Any,
     config: LSHConfig | None = None,
-    scale: float | int | None = None,
-    layer: int = 0,
+    scale: float | Any = None,
+    layer: int | Any = 0,
 ) -> Estimate:
     """Use the middle keys with the highest scores exactly, and sample the others by hashing.
 
@@ -342,6 +358,8 @@ def hybrid_attention(
 def _sampled(problem: Problem, config: LSHConfig, layer: int) -> tuple[Tensor, Tensor, float]:
     """Keys that hashing selects, the log of their selection probabilities, and what finding them reads."""
     batch, kv_heads, _, dim = problem.keys.shape
+    if problem.scores.numel() == 0:
+        return torch.zeros_like(problem.scores, dtype=torch.bool), torch.zeros_like(problem.scores), 0.0
     index = LSHIndex(config, kv_heads, dim, batch, problem.keys.dtype, problem.keys.device, layer=layer)
     index.build(problem.keys, problem.values)
     chosen = torch.zeros_like(problem.scores, dtype=torch.bool)
@@ -349,11 +367,16 @@ def _sampled(problem: Problem, config: LSHConfig, layer: int) -> tuple[Tensor, T
         for h, positions in enumerate(heads):
             chosen[b, h, positions] = True
     middle = problem.keys[:, :, problem.begin : problem.end].float()
-    mean = middle.mean(2, keepdim=True) if config.center and problem.middle else 0.0
+    mean = (
+        middle.mean(2, keepdim=True) if config.center and problem.middle else middle.new_zeros(batch, kv_heads, 1, dim)
+    )
     centred = (problem.keys.float() - mean).repeat_interleave(problem.group, dim=1)
-    length = problem.query.norm(dim=-1)[..., None] * _hashed_norm(centred, problem, config)
-    dots = (centred @ problem.query[..., None])[..., 0]
-    cosine = torch.where(length > 1e-30, dots / length.clamp_min(1e-30), 0.0)
+    norm = _hashed_norm(centred, problem, config)
+    known = norm > rounding_level(mean).repeat_interleave(problem.group, dim=1)
+    # Directions, so that the products of tiny numbers do not underflow.
+    direction = torch.nn.functional.normalize(problem.query, dim=-1, eps=1e-30)
+    dots = (centred / norm.clamp_min(1e-30)[..., None] * direction[:, :, None]).sum(-1)
+    cosine = torch.where(known & (norm > 1e-30), dots, 0.0)
     u = collision_probability(cosine, config.key_bits, config.num_tables, config.min_hits)
     log_u = torch.zeros_like(u) if config.min_hits == 0 else (u + config.weight_eps).clamp_min(1e-30).log()
     hits = config.num_tables * problem.middle / 2**config.key_bits
@@ -362,7 +385,7 @@ def _sampled(problem: Problem, config: LSHConfig, layer: int) -> tuple[Tensor, T
 
 
 def _hashed_norm(centred: Tensor, problem: Problem, config: LSHConfig) -> Tensor:
-    norm = centred.norm(dim=-1)
+    norm = centred.double().norm(dim=-1).float()
     if config.transform is None or not problem.middle:
         return norm
     return norm.clamp_min(0).maximum(norm[..., problem.begin : problem.end].amax(-1, keepdim=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Int, Int64
@@ -13,10 +14,12 @@ from octavo_core.errors import InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_magicpig.config import LSHConfig
+from octavo_magicpig.validation import check_count, check_finite
 
-__all__ = ["Planes", "draw_planes", "layer_planes", "simhash_codes"]
+__all__ = ["Planes", "draw_planes", "hash_codes", "layer_planes", "simhash_codes"]
 
 _PANEL = 64
+_MAX_BITS = 63
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -99,10 +102,11 @@ def draw_planes(
     generator = torch_generator((seed + _MIX * layer) % 2**63)
     count = key_bits * num_tables
     if kind == "gaussian":
-        matrix = torch.randn(sets, head_dim, count, generator=generator)
+        matrix = torch.randn(sets, head_dim, count, generator=generator, dtype=torch.float32)
     elif kind == "hadamard":
         size = 1 << (head_dim - 1).bit_length()
-        blocks = [_hadamard_block(size, generator) for _ in range(sets * math.ceil(count / size))]
+        with torch.autocast("cpu", enabled=False):
+            blocks = [_hadamard_block(size, generator) for _ in range(sets * math.ceil(count / size))]
         matrix = torch.stack(blocks).view(sets, -1, size)[:, :count, :head_dim].transpose(1, 2).contiguous()
     else:
         raise InvalidValueError(f"planes={kind!r} is unknown; give gaussian or hadamard")
@@ -155,18 +159,21 @@ def layer_planes(
 
 
 def _hadamard_block(size: int, generator: torch.Generator) -> Tensor:
-    hadamard = torch.ones(1, 1)
+    hadamard = torch.ones(1, 1, dtype=torch.float32)
     while len(hadamard) < size:
         hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
-    block = torch.eye(size)
+    block = torch.eye(size, dtype=torch.float32)
     for _ in range(3):
-        signs = torch.randint(0, 2, (size,), generator=generator) * 2.0 - 1.0
+        signs = torch.randint(0, 2, (size,), generator=generator).float() * 2 - 1
         block = hadamard @ (signs[:, None] * block) / math.sqrt(size)
     return block * math.sqrt(size)
 
 
 def simhash_codes(
-    vectors: Float[Tensor, "*batch dim"], planes: Float[Tensor, "planedim planes"], key_bits: int, num_tables: int
+    vectors: Float[Tensor, "*batch dim"],
+    planes: Float[Tensor, "planedim planes"],
+    key_bits: int | Any,
+    num_tables: int | Any,
 ) -> Int64[Tensor, "*batch tables"]:
     """Hash vectors: bit j of table l is whether the projection on plane ``l * key_bits + j`` is positive.
 
@@ -176,19 +183,22 @@ def simhash_codes(
     Args:
         vectors: Vectors to hash, any floating-point dtype; only their direction matters.
         planes: Planes as columns.
-        key_bits: Bits of a table (K).
+        key_bits: Bits of a table (K), 1 to 63.
         num_tables: Tables (L).
 
     Returns:
         Codes in [0, 2^key_bits).
 
     Raises:
-        InvalidValueError: If the shapes do not fit.
-        InvalidTypeError: If an input is not floating-point.
+        InvalidValueError: If the shapes do not fit, there are too many bits, or a number is not finite.
+        InvalidTypeError: If an input is not floating-point, or a count no integer.
 
     Source:
         Section 4.1; bit order of the reference code. The exact sign is beyond the paper.
     """
+    key_bits, num_tables = check_count("key_bits", key_bits), check_count("num_tables", num_tables)
+    if key_bits > _MAX_BITS:
+        raise InvalidValueError(f"key_bits={key_bits} is too large for a code; give 1 to {_MAX_BITS}")
     if not (vectors.is_floating_point() and planes.is_floating_point()):
         raise InvalidTypeError(f"vectors of {vectors.dtype} and planes of {planes.dtype}: both must be floating-point")
     if vectors.shape[-1] != planes.shape[0] or planes.shape[1] != key_bits * num_tables:
@@ -197,6 +207,23 @@ def simhash_codes(
             f"planes of shape {tuple(planes.shape)} do not fit vectors of size {vectors.shape[-1]} with "
             f"key_bits={key_bits} and num_tables={num_tables}; the shape must be {wanted}"
         )
+    check_finite("vectors", vectors)
+    check_finite("planes", planes)
+    return hash_codes(vectors, planes, key_bits, num_tables)
+
+
+def hash_codes(vectors: Tensor, planes: Tensor, key_bits: int, num_tables: int) -> Tensor:
+    """Hash vectors without looking at them; for callers that know they fit. See :func:`simhash_codes`.
+
+    Args:
+        vectors: Vectors to hash, (..., dim).
+        planes: Planes as columns, (dim, key_bits * num_tables).
+        key_bits: Bits of a table (K).
+        num_tables: Tables (L).
+
+    Returns:
+        Codes, int64, (..., num_tables).
+    """
     rows = vectors.reshape(-1, vectors.shape[-1]).float()
     signs = _exact_signs(rows, planes.float())
     weights = 2 ** torch.arange(key_bits, device=rows.device)

@@ -29,10 +29,11 @@ from octavo_magicpig.segments import (
     truncate,
 )
 from octavo_magicpig.stats import CACHE_LINE, AttendStats
-from octavo_magicpig.store import KeyValueStore
+from octavo_magicpig.store import KeyValueStore, in_plain_memory
 from octavo_magicpig.validation import (
     check_build_options,
     check_count,
+    check_integer,
     check_query,
     check_rows,
     check_scale,
@@ -44,6 +45,8 @@ __all__ = ["LSHIndex"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MAX_HEAD_DIM = 4096
+_TINY = 1e-6
+_MOST_SHIFT = 100
 
 
 class LSHIndex:
@@ -69,6 +72,7 @@ class LSHIndex:
         :mod:`octavo_magicpig.segments`).
     """
 
+    @in_plain_memory
     def __init__(
         self,
         config: LSHConfig | Any,
@@ -83,8 +87,10 @@ class LSHIndex:
     ) -> None:
         if not isinstance(config, LSHConfig):
             raise InvalidTypeError(f"config={config!r} is no LSHConfig; give LSHConfig() or LSHConfig.from_dict(...)")
-        for name, size in {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "batch_size": batch_size}.items():
-            check_count(name, size)
+        self.num_kv_heads = num_kv_heads = check_count("num_kv_heads", num_kv_heads)
+        self.head_dim = head_dim = check_count("head_dim", head_dim)
+        self.batch_size = check_count("batch_size", batch_size)
+        self.layer = layer = check_count("layer", layer, 0)
         # The transform adds a coordinate to what is hashed.
         most = _MAX_HEAD_DIM - (config.transform is not None)
         if head_dim > most:
@@ -92,8 +98,6 @@ class LSHIndex:
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise InvalidTypeError(f"dtype={dtype!r} is no floating-point torch.dtype; give torch.float32 or bfloat16")
         self.config = config
-        self.layer = check_count("layer", layer, 0)
-        self.num_kv_heads, self.head_dim, self.batch_size = num_kv_heads, head_dim, batch_size
         self.dtype = _DTYPES.get(config.kv_dtype, dtype if dtype in _DTYPES.values() else torch.float32)
         self.device = resolve_device(device)
         self._kernel = resolve(config.kernel, self.device)
@@ -166,7 +170,7 @@ class LSHIndex:
             InvalidValueError: If a shape or position does not fit, or a key, value or mean is not finite.
             InvalidTypeError: If something is no tensor of the right dtype, or keys and values differ in theirs.
         """
-        check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim)
+        check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim, self.dtype)
         check_build_options(padding, heavy, mean, keys.shape[2], tuple(self._mean.shape))
         self._clear()
         self._store.append(keys, values)
@@ -200,6 +204,7 @@ class LSHIndex:
         self._clear()
         self._store = store
 
+    @in_plain_memory
     def _build_tables(self, padding: Tensor | None, heavy: Tensor | None, mean: Tensor | None) -> None:
         length = len(self)
         if padding is not None:
@@ -213,7 +218,7 @@ class LSHIndex:
         middle = self._store.keys[:, :, self._tail : end]
         visible = sampleable(self._first, self.config.sink_tokens, self._tail, end)
         if mean is not None:
-            self._mean = mean.to(self._mean).contiguous()
+            self._mean = mean.detach().to(self._mean).contiguous()
         elif self.config.center and end > self._tail:
             self._mean = mean_key(middle, visible)
         if self.config.transform is not None and end > self._tail:
@@ -234,11 +239,11 @@ class LSHIndex:
 
         Raises:
             InvalidStateError: If the index was not built.
-            InvalidValueError: If a shape does not fit, or a key or value is not finite.
+            InvalidValueError: If a shape does not fit, or a key or value is not finite, as given or as stored.
             InvalidTypeError: If they are no tensors, or differ in dtype.
         """
         self._require_built("append")
-        check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim)
+        check_tokens(keys, values, self.batch_size, self.num_kv_heads, self.head_dim, self.dtype)
         self.extend(keys, values)
 
     def extend(self, keys: Tensor, values: Tensor) -> None:
@@ -252,9 +257,7 @@ class LSHIndex:
         if not self._built:
             return
         if self._store.capacity > self._norms.shape[2]:
-            grown = self._norms.new_empty(self.batch_size, self.num_kv_heads, self._store.capacity)
-            grown[:, :, : self._norms.shape[2]] = self._norms
-            self._norms = grown
+            self._grow_norms()
         self._hash_until(last_boundary(len(self) - self.config.window_tokens, self.layer, self.config))
 
     def crop(self, length: int | Any) -> None:
@@ -268,8 +271,7 @@ class LSHIndex:
             InvalidValueError: If the length is out of range.
             InvalidTypeError: If it is no integer.
         """
-        if isinstance(length, bool) or not isinstance(length, int):
-            raise InvalidTypeError(f"length={length!r} is not an integer; give 0 to {len(self)} tokens to keep")
+        length = check_integer("length", length, f"0 to {len(self)} tokens to keep")
         if not 0 <= length <= len(self):
             raise InvalidValueError(f"cannot crop to {length} tokens; the index holds {len(self)}")
         self._store.truncate(length)
@@ -279,6 +281,7 @@ class LSHIndex:
             self._tail = min(self._tail, max(min(self.config.sink_tokens, length), length - self.config.window_tokens))
             self._segments = truncate(self._segments, self._tail)
 
+    @in_plain_memory
     def reorder(self, index: Int[Tensor, " rows"] | Any) -> None:
         """Rearrange the batch: for beam search, repetition and selection of rows.
 
@@ -368,6 +371,10 @@ class LSHIndex:
         factor = 1 / math.sqrt(self.head_dim) if scale is None else float(scale)
         tolerance = self.config.tolerance
         state, raised = self._state(), query.float().contiguous()
+        # Products with a tiny query underflow, and its cosines with them: a power of two changes no digit.
+        if float(raised.max()) < _TINY and 0 < (largest := float(raised.abs().max())) < _TINY:
+            shift = 2.0 ** -max(math.frexp(largest)[1], -_MOST_SHIFT)
+            raised, factor = raised * shift, factor / shift
         out, lse, stats = self._kernel.attend(
             state, raised, factor, with_error=with_error or tolerance is not None, with_dense=with_dense
         )
@@ -396,6 +403,7 @@ class LSHIndex:
         raised = query.float().contiguous()
         return self._kernel.dense(raised, self.keys, self.values, begin, None, float(scale))[0].to(query.dtype)
 
+    @in_plain_memory
     def to(self, device: str | torch.device) -> LSHIndex:
         """Move everything to a device.
 
@@ -445,6 +453,7 @@ class LSHIndex:
         """Return everything that :meth:`load_state_dict` needs, as nested plain values and tensors."""
         return persistence.pack(self)
 
+    @in_plain_memory
     def load_state_dict(self, state: Mapping[str, Any] | Any) -> None:
         """Take over a state.
 
@@ -469,6 +478,7 @@ class LSHIndex:
         return persistence.save(self, path)
 
     @classmethod
+    @in_plain_memory
     def load(cls, path: str | Path, *, device: str | torch.device = "cpu") -> LSHIndex:
         """Read an index that :meth:`save` wrote.
 
@@ -486,15 +496,16 @@ class LSHIndex:
         """
         return persistence.load(cls, path, device=device)
 
+    @in_plain_memory
     def _clear(self) -> None:
         shape, device = (self.batch_size, self.num_kv_heads), self.device
         self._store = KeyValueStore(*shape, self.head_dim, dtype=self.dtype, device=device)
         self._segments: list[Segment] = []
         self._first = torch.zeros(self.batch_size, dtype=torch.int64, device=device)
         self._heavy = torch.empty((*shape, 0), dtype=torch.int32, device=device)
-        self._mean = torch.zeros((*shape, self.head_dim), device=device)
-        self._norms = torch.empty((*shape, 0), device=device)
-        self._radius = torch.zeros(shape, device=device)
+        self._mean = torch.zeros((*shape, self.head_dim), dtype=torch.float32, device=device)
+        self._norms = torch.empty((*shape, 0), dtype=torch.float32, device=device)
+        self._radius = torch.zeros(shape, dtype=torch.float32, device=device)
         self._tail = 0
         self._built = False
 
@@ -515,9 +526,18 @@ class LSHIndex:
             weight_eps=float(config.weight_eps),
         )
 
+    @in_plain_memory
+    def _grow_norms(self) -> None:
+        grown = self._norms.new_empty(self.batch_size, self.num_kv_heads, self._store.capacity)
+        grown[:, :, : self._norms.shape[2]] = self._norms
+        self._norms = grown
+
     def _hash_until(self, end: int) -> None:
-        if end <= self._tail:
-            return
+        if end > self._tail:
+            self._hash(end)
+
+    @in_plain_memory
+    def _hash(self, end: int) -> None:
         added = hash_tokens(
             self._kernel,
             self._store.keys[:, :, self._tail : end],

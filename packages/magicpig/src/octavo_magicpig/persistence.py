@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from octavo_core.checkpoint import load_checkpoint, save_checkpoint
-from octavo_core.errors import InvalidStateError, InvalidValueError
+from octavo_core.errors import InvalidStateError, InvalidTypeError, InvalidValueError
 from torch import Tensor
 
 from octavo_magicpig.config import MAX_SEGMENT, LSHConfig
@@ -114,7 +115,7 @@ def unpack(index: LSHIndex, state: Mapping[str, Any] | Any) -> None:
     index._norms[:, :, : index._tail] = state["norms"].to(here)
 
 
-def save(index: LSHIndex, path: str | Path) -> Path:
+def save(index: LSHIndex, path: str | Path | Any) -> Path:
     """Write an index to a file.
 
     Args:
@@ -123,11 +124,14 @@ def save(index: LSHIndex, path: str | Path) -> Path:
 
     Returns:
         The path.
+
+    Raises:
+        InvalidTypeError: If the path is neither text nor a path.
     """
-    return save_checkpoint(path, pack(index))
+    return save_checkpoint(_checked_path(path), pack(index))
 
 
-def load(kind: type[LSHIndex], path: str | Path, *, device: str | torch.device = "cpu") -> LSHIndex:
+def load(kind: type[LSHIndex], path: str | Path | Any, *, device: str | torch.device = "cpu") -> LSHIndex:
     """Read an index from a file.
 
     Args:
@@ -141,8 +145,9 @@ def load(kind: type[LSHIndex], path: str | Path, *, device: str | torch.device =
     Raises:
         InvalidValueError: If the file is no index or of another version.
         InvalidStateError: If it is damaged.
+        InvalidTypeError: If the path is neither text nor a path.
     """
-    state = load_checkpoint(path)
+    state = load_checkpoint(_checked_path(path))
     _check_form(state, repr(str(path)))
     config, shape, planes = LSHConfig.from_dict(state["config"]), state["shape"], state["planes"]
     if _digest(planes) != state["planes_digest"]:
@@ -159,6 +164,12 @@ def load(kind: type[LSHIndex], path: str | Path, *, device: str | torch.device =
     )
     unpack(index, state)
     return index
+
+
+def _checked_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidTypeError(f"path={path!r} is no path; give a file, such as 'layer.safetensors'")
+    return Path(path)
 
 
 def _digest(planes: Tensor) -> str:

@@ -24,11 +24,13 @@ __all__ = [
     "left_out",
     "mean_key",
     "merge_small",
+    "rounding_level",
     "sampleable",
     "truncate",
 ]
 
 _GOLDEN = 0.6180339887498949
+_ROUNDING = 64 * torch.finfo(torch.float32).eps
 
 
 def last_boundary(position: int, layer: int, config: LSHConfig) -> int:
@@ -107,6 +109,18 @@ def mean_key(keys: Tensor, visible: Tensor) -> Tensor:
     return ((keys.float() * visible[:, None, :, None]).sum(2) / counts).contiguous()
 
 
+def rounding_level(mean: Tensor) -> Tensor:
+    """Norm at or below which a centred key is rounding noise: it equals the mean, and its cosine is taken as 0.
+
+    Args:
+        mean: What keys are centred by, (..., head_dim).
+
+    Returns:
+        Norms, (...); zero without centring.
+    """
+    return mean.norm(dim=-1) * _ROUNDING
+
+
 def largest_norm(keys: Tensor, mean: Tensor, visible: Tensor) -> Tensor:
     """Largest norm R of a centred key, for ``transform="simple"``.
 
@@ -143,7 +157,8 @@ def hash_tokens(
         radius: Largest norm R of a centred key, (batch, kv_heads), for ``transform="simple"``, else ``None``.
         skip: Keys to leave out of the tables, bool, (batch, kv_heads, tokens).
         planes: The hyperplanes, for transformed keys.
-        norms: Norms by position, written for the run; with a transform the norm of the transformed key.
+        norms: Norms by position, written for the run; with a transform the norm of the transformed key. Zero for a key
+            that equals the mean up to rounding.
         config: Settings.
 
     Returns:
@@ -156,6 +171,7 @@ def hash_tokens(
     pieces = -(-total // config.segment_max)
     bounds = [total * piece // pieces for piece in range(pieces + 1)]
     shape = (batch, kv_heads, config.num_tables)
+    level = rounding_level(mean)
     segments = []
     for begin, end in itertools.pairwise(bounds):
         ids = torch.empty(*shape, end - begin, dtype=torch.int16, device=keys.device)
@@ -168,7 +184,7 @@ def hash_tokens(
                 if radius is not None:
                     rows, centre = _lift(rows.float() - centre, radius[b, h]), None
                 codes, lengths = kernel.hash_rows(rows, centre, planes, h if len(planes.matrix) > 1 else 0)
-                norms[b, h, start + begin : start + end] = lengths
+                norms[b, h, start + begin : start + end] = torch.where(lengths > level[b, h], lengths, 0.0)
                 absent = skip[b, h, begin:end]
                 kernel.build_tables(
                     codes,

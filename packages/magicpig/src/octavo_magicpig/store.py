@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import torch
 from torch import Tensor
 
 from octavo_magicpig.kernels import native
 
-__all__ = ["KeyValueStore"]
+__all__ = ["KeyValueStore", "in_plain_memory"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _GROWTH = 1.25
 _STEP = 256
 _LARGE = 2**22
+
+
+def in_plain_memory(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function make tensors that any later step may write: of no graph, and not of inference mode.
+
+    Args:
+        function: What makes them.
+
+    Returns:
+        The function, wrapped.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 class KeyValueStore:
@@ -27,6 +52,7 @@ class KeyValueStore:
         device: Where they live.
     """
 
+    @in_plain_memory
     def __init__(
         self, batch: int, kv_heads: int, head_dim: int, *, dtype: torch.dtype, device: str | torch.device = "cpu"
     ) -> None:
@@ -64,8 +90,8 @@ class KeyValueStore:
         end = self.length + keys.shape[2]
         if end > self.capacity:
             self._grow(end)
-        self._keys[:, :, self.length : end] = keys
-        self._values[:, :, self.length : end] = values
+        self._keys[:, :, self.length : end] = keys.detach()
+        self._values[:, :, self.length : end] = values.detach()
         self.length = end
 
     def truncate(self, length: int) -> None:
@@ -76,6 +102,7 @@ class KeyValueStore:
         """
         self.length = min(self.length, length)
 
+    @in_plain_memory
     def take_rows(self, index: Tensor) -> None:
         """Rearrange the batch.
 
@@ -85,6 +112,7 @@ class KeyValueStore:
         index = index.to(self._keys.device)
         self._keys, self._values = self._keys.index_select(0, index), self._values.index_select(0, index)
 
+    @in_plain_memory
     def to(self, device: str | torch.device) -> None:
         """Move the memory.
 
@@ -93,6 +121,7 @@ class KeyValueStore:
         """
         self._keys, self._values = self._keys.to(device), self._values.to(device)
 
+    @in_plain_memory
     def _grow(self, needed: int) -> None:
         # A first fill takes what it needs and a little: a prompt is followed by an answer, not by as much again.
         capacity = max(needed + _STEP, int(self.capacity * _GROWTH)) if self.capacity else needed + _STEP

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from typing import Any
 
 import torch
@@ -14,15 +16,20 @@ __all__ = [
     "check_count",
     "check_decode_inputs",
     "check_decode_mask",
+    "check_finite",
+    "check_integer",
+    "check_number",
     "check_positions",
     "check_query",
     "check_rows",
     "check_scale",
+    "check_storable",
     "check_tensor",
     "check_tokens",
 ]
 
 _SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
+_LARGEST = torch.finfo(torch.float32).max
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -31,21 +38,58 @@ def check_count(name: str, value: Any, low: int = 1) -> int:
 
     Args:
         name: Name of the argument.
-        value: What was given.
+        value: What was given, of Python or NumPy.
         low: Least value that is accepted.
 
     Returns:
-        The number.
+        The number, as Python's.
 
     Raises:
         InvalidTypeError: If it is no integer.
         InvalidValueError: If it is too small.
     """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidTypeError(f"{name}={value!r} is not an integer; give {low} or more")
-    if value < low:
-        raise InvalidValueError(f"{name}={value} is too small; give {low} or more")
-    return value
+    count = check_integer(name, value, f"{low} or more")
+    if count < low:
+        raise InvalidValueError(f"{name}={count} is too small; give {low} or more")
+    return count
+
+
+def check_integer(name: str, value: Any, accepted: str) -> int:
+    """Check an integer, and make one of NumPy Python's.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+        accepted: What to give instead, for the message.
+
+    Returns:
+        The integer.
+
+    Raises:
+        InvalidTypeError: If it is something else, a bool included.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidTypeError(f"{name}={value!r} is not an integer; give {accepted}")
+    return operator.index(value)
+
+
+def check_number(name: str, value: Any, accepted: str) -> int | float:
+    """Check a number, and make one of NumPy Python's.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+        accepted: What to give instead, for the message.
+
+    Returns:
+        An int for an integer, else a float.
+
+    Raises:
+        InvalidTypeError: If it is no real number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidTypeError(f"{name}={value!r} is not a number; give {accepted}")
+    return operator.index(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def check_scale(scale: Any, head_dim: int) -> float:
@@ -60,15 +104,16 @@ def check_scale(scale: Any, head_dim: int) -> float:
 
     Raises:
         InvalidTypeError: If it is no number.
-        InvalidValueError: If it is not finite.
+        InvalidValueError: If it is not finite in float32, in which scores are computed.
     """
     if scale is None:
         return 1 / math.sqrt(head_dim)
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        raise InvalidTypeError(f"scale={scale!r} is not a number; give a finite factor, or None for 1 / sqrt(head_dim)")
-    if not math.isfinite(scale):
-        raise InvalidValueError(f"scale={scale} is not finite; give a finite factor, or None for 1 / sqrt(head_dim)")
-    return float(scale)
+    factor = check_number("scale", scale, "a finite factor, or None for 1 / sqrt(head_dim)")
+    if not abs(factor) <= _LARGEST:
+        raise InvalidValueError(
+            f"scale={scale} is not finite in float32; give a finite factor, or None for 1 / sqrt(head_dim)"
+        )
+    return float(factor)
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
@@ -186,7 +231,47 @@ def _check_form(
         raise InvalidValueError(f"{name} is on {value.device} and the keys are on {device}; give one device")
 
 
-def check_tokens(keys: Tensor | Any, values: Tensor | Any, batch: int, kv_heads: int, head_dim: int) -> None:
+def check_finite(name: str, tensor: Tensor, verb: str = "hold") -> None:
+    """Check that all numbers are finite.
+
+    Args:
+        name: Name of the argument.
+        tensor: What was given.
+        verb: What the message says the argument does with its numbers.
+
+    Raises:
+        InvalidValueError: If one is not.
+    """
+    if not bool(torch.isfinite(tensor).all()):
+        raise InvalidValueError(f"{name} {verb} NaN or infinite numbers; give finite ones")
+
+
+def check_storable(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """Check that no finite number becomes infinite in the dtype of a store.
+
+    Args:
+        name: Name of the argument.
+        tensor: What was given.
+        dtype: Dtype it is stored in.
+
+    Raises:
+        InvalidValueError: If a number is too large for it.
+    """
+    if tensor.dtype != dtype and bool((tensor.to(dtype).isinf() & tensor.isfinite()).any()):
+        raise InvalidValueError(
+            f"{name} reach {float(tensor.abs().max()):.3g}, more than {str(dtype).removeprefix('torch.')} can store "
+            f"({torch.finfo(dtype).max:.3g}); give smaller ones or a wider kv_dtype"
+        )
+
+
+def check_tokens(
+    keys: Tensor | Any,
+    values: Tensor | Any,
+    batch: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype = torch.float32,
+) -> None:
     """Check tokens that are to be added to an index.
 
     Args:
@@ -195,9 +280,10 @@ def check_tokens(keys: Tensor | Any, values: Tensor | Any, batch: int, kv_heads:
         batch: Batch rows of the index.
         kv_heads: Its key-value heads.
         head_dim: Its size of a key.
+        dtype: Dtype that it stores.
 
     Raises:
-        InvalidValueError: If a shape does not fit, or a key or value is not finite.
+        InvalidValueError: If a shape does not fit, or a key or value is not finite, as given or as stored.
         InvalidTypeError: If keys and values differ in dtype, or it is not floating-point.
     """
     tensors = {"keys": keys, "values": values}
@@ -214,8 +300,8 @@ def check_tokens(keys: Tensor | Any, values: Tensor | Any, batch: int, kv_heads:
             f"keys of {keys.dtype} and values of {values.dtype}; give one floating-point dtype for both"
         )
     for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise InvalidValueError(f"{name} hold NaN or infinite numbers; give finite ones")
+        check_finite(name, tensor)
+        check_storable(name, tensor, dtype)
 
 
 def check_build_options(padding: Any, heavy: Any, mean: Any, tokens: int, mean_shape: tuple[int, ...]) -> None:
@@ -239,8 +325,8 @@ def check_build_options(padding: Any, heavy: Any, mean: Any, tokens: int, mean_s
         check_positions("heavy", heavy, (batch, kv_heads, None), -1, tokens - 1)
     if mean is not None:
         _check_form("mean", mean, (*_SUPPORTED, torch.float64), "a floating-point dtype", mean_shape, None)
-        if not bool(torch.isfinite(mean).all()):
-            raise InvalidValueError("mean holds NaN or infinite numbers; give finite ones")
+        if not bool(torch.isfinite(mean.float()).all()):
+            raise InvalidValueError("mean holds NaN or numbers that are infinite in float32; give finite ones")
 
 
 def check_query(query: Tensor | Any, batch: int, kv_heads: int, head_dim: int) -> None:
@@ -268,8 +354,8 @@ def check_query(query: Tensor | Any, batch: int, kv_heads: int, head_dim: int) -
         )
     if not query.is_floating_point():
         raise InvalidTypeError(f"query of {query.dtype} is not floating-point; give float32, bfloat16 or float16")
-    if not bool(torch.isfinite(query).all()):
-        raise InvalidValueError("query holds NaN or infinite numbers; give finite ones")
+    if not bool(torch.isfinite(query.float()).all()):
+        raise InvalidValueError("query holds NaN or numbers that are infinite in float32; give finite ones")
 
 
 def check_rows(index: Tensor | Any, batch: int) -> None:

@@ -126,7 +126,7 @@ class ResultLog:
         for number, line in enumerate(lines, 1):
             try:
                 self.outcomes.append(_parse(json.loads(line)))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise InvalidStateError(
                     f"{str(path)!r}, line {number} is no result of this version: {error}; mend or remove the line"
                 ) from error
@@ -144,7 +144,7 @@ def _text(path: Path) -> str:
 def _compare(path: Path, settings: dict[str, Any]) -> None:
     try:
         found = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidStateError(f"{str(path)!r} is not JSON: {error}; give another folder") from error
     before, now = _flat(found), _flat(settings)
     for name in sorted({*before, *now}):

@@ -140,16 +140,24 @@ def run_tasks(
         All outcomes, those of the file included.
 
     Raises:
-        InvalidValueError: If a protocol is unknown.
+        InvalidValueError: If a protocol is unknown, two methods have one name, or an example lacks the context that
+            protocol B needs.
         InvalidStateError: If the file exists and ``resume`` is not set, or it was made with other settings.
     """
     protocols = check_protocols(protocols)
+    _check_names(methods)
+    if "B" in protocols and (bare := [example for example in examples if not example.context]):
+        raise InvalidValueError(
+            f"example {bare[0].index} of {bare[0].task} has no context before its question, which begins at the last "
+            "line break of the input; put a line break between them, or run protocol A alone"
+        )
     log = ResultLog(results, resume, settings)
     total = max(1, len(examples))
     for number, example in enumerate(examples):
         progress(example.task, number / total)
-        context = tokenizer(example.context, return_tensors="pt").input_ids
-        question = tokenizer(example.question, return_tensors="pt", add_special_tokens=False).input_ids
+        # Tokenizers turn an empty text into an empty tensor of floats.
+        context = tokenizer(example.context, return_tensors="pt").input_ids.long()
+        question = tokenizer(example.question, return_tensors="pt", add_special_tokens=False).input_ids.long()
         everything = torch.cat([context, question], 1)
         for protocol in protocols:
             missing = [m for m in methods if (example.task, example.index, m.name, protocol) not in log.keys]
@@ -194,7 +202,7 @@ def next_token_losses(model: Any, method: Method, prefix: Prefix, tokens: Tensor
     """
     with running(model, method, prefix) as cache:
         logits, _ = decode(model, cache, tokens[:, :-1])
-    return torch.nn.functional.cross_entropy(logits.float(), tokens[0, 1:], reduction="none")
+    return torch.nn.functional.cross_entropy(logits.float(), tokens[0, 1:].to(logits.device), reduction="none")
 
 
 def run_text_losses(
@@ -228,9 +236,10 @@ def run_text_losses(
         All outcomes; ``value`` is the mean loss in nats.
 
     Raises:
-        InvalidValueError: If the text is too short.
+        InvalidValueError: If the text is too short, or two methods have one name.
         InvalidStateError: If the file exists and ``resume`` is not set, or it was made with other settings.
     """
+    _check_names(methods)
     piece = prefix_tokens + scored_tokens + 1
     if tokens.shape[1] < texts * piece:
         raise InvalidValueError(
@@ -252,3 +261,10 @@ def run_text_losses(
             log.add(Outcome("nll", number, method.name, "B", float(losses.mean()), prefix_tokens, seconds))
     progress("next-token loss", 1.0)
     return log.outcomes
+
+
+def _check_names(methods: Sequence[Method]) -> None:
+    """Results are told apart by the names of the methods."""
+    names = [method.name for method in methods]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InvalidValueError(f"two methods are named {repeated[0]!r}; give each method once")

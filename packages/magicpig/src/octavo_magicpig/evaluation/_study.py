@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import numbers
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +63,7 @@ def make_method(name: str, config: LSHConfig | None = None, *, budget: float | A
         InvalidValueError: If the name is unknown, or the budget out of range.
         InvalidTypeError: If the budget is no number.
     """
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)):
+    if isinstance(budget, bool) or not isinstance(budget, numbers.Real):
         raise InvalidTypeError(f"budget={budget!r} is no number; give a share of the keys above 0, at most 1")
     if not 0 < budget <= 1:
         raise InvalidValueError(f"budget={budget} is out of range; give a share of the keys above 0, at most 1")
@@ -133,7 +134,7 @@ def prefill(model: Any, tokens: Tensor, *, piece: int = 1024) -> Prefix:
     """
     if tokens.shape[-1] == 0:
         raise InvalidValueError("the prompt is empty; give at least one token")
-    cache = DynamicCache(config=model.config)
+    tokens, cache = tokens.to(model.device), DynamicCache(config=model.config)
     logits = torch.empty(0)
     with torch.inference_mode():
         for begin in range(0, tokens.shape[1], piece):
@@ -192,7 +193,7 @@ def decode(
         Logits after each fed token, (n, vocabulary), and the generated tokens, (new_tokens,).
     """
     logits, generated = [], []
-    last = first
+    tokens, last = tokens.to(model.device), first
     with torch.inference_mode():
         for number in range(tokens.shape[1]):
             last = model(tokens[:, number : number + 1], cache=cache, use_cache=True).logits[:, -1]
@@ -244,7 +245,7 @@ def capture(model: Any, tokens: Tensor, layers: list[int], *, observed: int = 8)
     _Study.wanted, _Study.observed, _Study.records = set(layers), observed, []
     try:
         with torch.inference_mode():
-            model(tokens, use_cache=False, logits_to_keep=1)
+            model(tokens.to(model.device), use_cache=False, logits_to_keep=1)
         return _Study.records
     finally:
         _Study.wanted, _Study.records = set(), []

@@ -60,7 +60,8 @@ def make_examples(
         The examples.
 
     Raises:
-        InvalidValueError: If the task is unknown, or not even the shortest prompt fits.
+        InvalidValueError: If the task is unknown, not even the shortest prompt fits, or a longer prompt does not count
+            more tokens.
 
     Source:
         RULER (arXiv 2404.06654): needle in a haystack, variable tracking, common and frequent words extraction.
@@ -74,11 +75,16 @@ def make_examples(
         def at(size: int, index: int = index) -> Example:
             return make(np.random.default_rng([seed, index]), size, index)
 
-        if count_tokens(at(1).prompt) > target_tokens:
+        low, high, tokens = 0, 1, 0
+        while (longer := count_tokens(at(high).prompt)) <= target_tokens:
+            if longer <= tokens:
+                raise InvalidValueError(
+                    f"{task} stops growing at {tokens:,} tokens, below the {target_tokens:,} wanted; "
+                    "give fewer tokens, or a count_tokens that does not truncate"
+                )
+            low, high, tokens = high, 2 * high, longer
+        if low == 0:
             raise InvalidValueError(f"{task} does not fit {target_tokens} tokens; give more")
-        low, high = 1, 2
-        while count_tokens(at(high).prompt) <= target_tokens:
-            low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if count_tokens(at(middle).prompt) <= target_tokens else (low, middle)
@@ -89,8 +95,8 @@ def make_examples(
 def load_examples(path: str | Path, task: str = "ruler") -> list[Example]:
     """Read a RULER file: JSON lines with ``input``, and ``outputs`` and ``index`` where given.
 
-    The text after the last line break is taken as the question. Where an ``index`` repeats, as in files put together,
-    the examples are numbered in order instead.
+    The text after the last line break is taken as the question. A byte order mark at the beginning is skipped. Where an
+    ``index`` repeats, as in files put together, the examples are numbered in order instead.
 
     Args:
         path: The file.
@@ -108,7 +114,7 @@ def load_examples(path: str | Path, task: str = "ruler") -> list[Example]:
         raise MissingFileError(f"no file {str(file)!r}; give JSON lines with the fields input and outputs")
     examples: list[Example] = []
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     examples.append(_parse(line, f"{file.name}, line {number}", len(examples), task))
@@ -128,7 +134,7 @@ def read_text(path: str | Path | None) -> str:
         path: A UTF-8 file, or ``None`` for :func:`english_text`.
 
     Returns:
-        The text.
+        The text, without a byte order mark.
 
     Raises:
         MissingFileError: If there is no such file.
@@ -139,7 +145,7 @@ def read_text(path: str | Path | None) -> str:
     if not Path(path).is_file():
         raise MissingFileError(f"no file {str(path)!r}; give a text file")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{str(path)!r} is not UTF-8 text: {error.reason}; convert it to UTF-8") from error
 
@@ -209,6 +215,7 @@ def _common_words(random: np.random.Generator, size: int, index: int) -> Example
     # Ten words come thirty times, the others three times.
     words = random.permutation(_words())
     common, others = words[:10], words[10 : 10 + 5 * size]
+    others = np.concatenate([others, _made_up_words(5 * size - len(others))])
     listed = random.permutation(np.concatenate([np.repeat(common, 30), np.repeat(others, 3)]))
     body = " ".join(f"{number}. {word}" for number, word in enumerate(listed, 1))
     context = "Below is a numbered list of words. In these words, some appear more often than others.\n" + body
@@ -246,6 +253,16 @@ def _words() -> np.ndarray:
     return np.array(sorted(set(found)))
 
 
+def _made_up_words(count: int) -> np.ndarray:
+    """Words of seven letters that differ from one another and from the real ones, for when those run out."""
+    pairs = np.array(["".join(pair) for pair in itertools.product("bcdfghjklmnpqrstvwxz", "aeiou")])
+    # The factor has no divisor in common with 10^6, so that no word comes twice, and neighbours look unlike.
+    number = np.arange(min(count, 10**6)) * 611_953 % 10**6
+    first, second, third = pairs[number // 10**4], pairs[number // 100 % 100], pairs[number % 100]
+    # No word of the list ends in q.
+    return np.char.add(np.char.add(first, second), np.char.add(third, "q"))
+
+
 def _parse(line: str, where: str, index: int, task: str) -> Example:
     if len(line) > _MAX_LINE:
         raise InvalidValueError(f"{where} is longer than {_MAX_LINE:,} characters")
@@ -253,8 +270,18 @@ def _parse(line: str, where: str, index: int, task: str) -> Example:
         entry: Any = json.loads(line)
     except ValueError as error:
         raise InvalidValueError(f"{where} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidValueError(
+            f"{where} nests too deeply; give an object with the fields input and outputs"
+        ) from error
     if not isinstance(entry, dict) or not isinstance(entry.get("input"), str):
         raise InvalidValueError(f"{where} has no text field 'input'")
+    if not entry["input"].strip():
+        raise InvalidValueError(f"{where}: 'input' is empty; give context and question")
+    if half := re.search("[\ud800-\udfff]", entry["input"]):
+        raise InvalidValueError(
+            f"{where}: 'input' holds U+{ord(half[0]):04X}, half of a surrogate pair; write the whole character"
+        )
     outputs = entry.get("outputs", [])
     outputs = [outputs] if isinstance(outputs, str) else outputs
     if not isinstance(outputs, list) or not all(isinstance(output, str) for output in outputs):

@@ -126,9 +126,9 @@ def hash_rows(rows: Tensor, mean: Tensor | None, planes: Planes, planes_set: int
         head_dim=rows.shape[1],
         count=len(rows),
         stride_row=rows.stride(0),
-        rows=rows.data_ptr(),
-        mean=None if mean is None else mean.data_ptr(),
-        panels=planes.panels[planes_set].data_ptr(),
+        rows=_rows("rows", rows[None, None]).data,
+        mean=None if mean is None else _address("mean", mean, torch.float32),
+        panels=_address("panels", planes.panels[planes_set], torch.float32),
         plane_norm=planes.largest_norm,
         codes=codes.data_ptr(),
         norms=norms.data_ptr(),
@@ -148,8 +148,8 @@ def build_tables(codes: Tensor, skip: Tensor | None, key_bits: int, ids: Tensor,
         offsets: Output (tables, 2^key_bits + 1), contiguous.
     """
     arguments = _table_arguments(codes.shape[1], len(codes), key_bits, ids, offsets)
-    arguments.codes = codes.data_ptr()
-    arguments.skip = None if skip is None else skip.data_ptr()
+    arguments.codes = _address("codes", codes, torch.int16)
+    arguments.skip = None if skip is None else _address("skip", skip, torch.bool)
     _check(_library().functions.mp_build_tables(ctypes.byref(arguments)))
 
 
@@ -193,11 +193,12 @@ def attend(
     """
     library = _library()
     batch, heads, dim = query.shape
-    out = torch.empty(batch, heads, dim)
-    lse = torch.empty(batch, heads)
-    stats = torch.empty(batch, heads, len(STATISTICS))
+    out = torch.empty(batch, heads, dim, dtype=torch.float32)
+    lse = torch.empty(batch, heads, dtype=torch.float32)
+    stats = torch.empty(batch, heads, len(STATISTICS), dtype=torch.float32)
     arguments, kept = _attend_arguments(library, state, query, scale, with_dense)
-    parts = torch.empty(batch * heads * (len(state.segments) + 1) * library.functions.mp_partial_floats(dim))
+    floats = batch * heads * (len(state.segments) + 1) * library.functions.mp_partial_floats(dim)
+    parts = torch.empty(floats, dtype=torch.float32)
     arguments.with_error = with_error
     arguments.partial, arguments.out = parts.data_ptr(), out.data_ptr()
     arguments.lse, arguments.stats = lse.data_ptr(), stats.data_ptr()
@@ -248,8 +249,10 @@ def dense(
     batch, heads, dim = query.shape
     kv_heads, length = keys.shape[1], keys.shape[2]
     chunks = max(1, -(-length // _DENSE_CHUNK))
-    out, lse = torch.empty(batch, heads, dim), torch.empty(batch, heads)
-    parts = torch.empty(batch * heads * chunks * library.functions.mp_partial_floats(dim))
+    out = torch.empty(batch, heads, dim, dtype=torch.float32)
+    lse = torch.empty(batch, heads, dtype=torch.float32)
+    floats = batch * heads * chunks * library.functions.mp_partial_floats(dim)
+    parts = torch.empty(floats, dtype=torch.float32)
     arguments = _abi.Dense(
         isa=library.isa,
         threads=torch.get_num_threads(),
@@ -259,12 +262,12 @@ def dense(
         group=heads // kv_heads,
         head_dim=dim,
         scale=scale,
-        query=query.data_ptr(),
-        keys=_rows(keys),
-        values=_rows(values),
+        query=_address("query", query, torch.float32),
+        keys=_rows("keys", keys),
+        values=_rows("values", values),
         length=length,
-        first=first.data_ptr(),
-        mask=None if mask is None else mask.data_ptr(),
+        first=_address("first", first, torch.int64),
+        mask=None if mask is None else _address("mask", mask, torch.bool),
         chunk=_DENSE_CHUNK,
         num_chunks=chunks,
         partial=parts.data_ptr(),
@@ -299,19 +302,19 @@ def _attend_arguments(
         scale=scale,
         weight_eps=state.weight_eps,
         plane_norm=planes.largest_norm,
-        query=query.data_ptr(),
-        keys=_rows(state.keys),
-        values=_rows(state.values),
-        norms=state.norms.data_ptr(),
+        query=_address("query", query, torch.float32),
+        keys=_rows("keys", state.keys),
+        values=_rows("values", state.values),
+        norms=_address("norms", state.norms, torch.float32),
         norm_stride=state.norms.stride(1),
-        mean=state.mean.data_ptr(),
-        panels=planes.panels.data_ptr(),
+        mean=_address("mean", state.mean, torch.float32),
+        panels=_address("panels", planes.panels, torch.float32),
         segments=ctypes.cast(segments, _abi.ptr),
-        first=state.first.data_ptr(),
+        first=_address("first", state.first, torch.int64),
         sink=state.sink if with_dense else 0,
         tail=state.tail if with_dense else length,
         length=length,
-        heavy=state.heavy.data_ptr(),
+        heavy=_address("heavy", state.heavy, torch.int32),
         num_heavy=state.heavy.shape[-1] if with_dense else 0,
         codes=codes.data_ptr(),
     )
@@ -319,11 +322,27 @@ def _attend_arguments(
 
 
 def _segment(segment: Segment) -> _abi.Segment:
-    return _abi.Segment(segment.ids.data_ptr(), segment.offsets.data_ptr(), segment.start, segment.size, segment.limit)
+    ids, offsets = _address("ids", segment.ids, torch.int16), _address("offsets", segment.offsets, torch.int16)
+    return _abi.Segment(ids, offsets, segment.start, segment.size, segment.limit)
 
 
-def _rows(tensor: Tensor) -> _abi.Rows:
-    return _abi.Rows(tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2))
+def _rows(name: str, tensor: Tensor) -> _abi.Rows:
+    if tensor.dtype not in _DTYPES or tensor.stride(-1) != 1:
+        raise InvalidStateError(
+            f"{name} of {tensor.dtype} with strides {tensor.stride()} cannot be read by the native kernel; give "
+            "float32, bfloat16 or float16, the last axis contiguous"
+        )
+    return _abi.Rows(tensor.data_ptr(), *tensor.stride()[:3])
+
+
+def _address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """Address of memory that native code reads without looking: another dtype or layout would corrupt the process."""
+    if tensor.dtype != dtype or not tensor.is_contiguous():
+        raise InvalidStateError(
+            f"{name} of {tensor.dtype} with strides {tensor.stride()} cannot be read by the native kernel; give "
+            f"{dtype}, contiguous"
+        )
+    return tensor.data_ptr()
 
 
 def _table_arguments(count: int, tables: int, key_bits: int, ids: Tensor, offsets: Tensor) -> _abi.Tables:
@@ -332,8 +351,8 @@ def _table_arguments(count: int, tables: int, key_bits: int, ids: Tensor, offset
         key_bits=key_bits,
         tables=tables,
         count=count,
-        offsets=offsets.data_ptr(),
-        ids=ids.data_ptr(),
+        offsets=_address("offsets", offsets, torch.int16),
+        ids=_address("ids", ids, torch.int16),
     )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from octavo_magicpig.collision import collision_probability
-from octavo_magicpig.hashing import Planes, simhash_codes
+from octavo_magicpig.hashing import Planes, hash_codes
 from octavo_magicpig.kernels import STATISTICS, DecodeState, Segment
 
 __all__ = ["attend", "build_tables", "dense", "expand_tables", "hash_rows", "select"]
@@ -33,7 +33,7 @@ def hash_rows(rows: Tensor, mean: Tensor | None, planes: Planes, planes_set: int
     for begin in range(0, len(rows), _HASH_ROWS):
         piece = rows[begin : begin + _HASH_ROWS].float()
         piece = piece if mean is None else piece - mean
-        hashed = simhash_codes(piece, matrix, planes.key_bits, planes.num_tables)
+        hashed = hash_codes(piece, matrix, planes.key_bits, planes.num_tables)
         codes[:, begin : begin + _HASH_ROWS] = _to_bits16(hashed.t())
         norms[begin : begin + _HASH_ROWS] = piece.double().square().sum(1).sqrt().float()
     return codes, norms
@@ -136,7 +136,7 @@ def attend(
         visited += entries
 
     batch_of, head_of = sampled_rows // heads, sampled_rows % heads // groups
-    score = torch.empty(0, device=device)
+    score = torch.empty(0, dtype=torch.float32, device=device)
     spread = score
     if len(sampled_rows):
         key = state.keys[batch_of, head_of, sampled_at].float()
@@ -160,16 +160,16 @@ def attend(
     lse = _segment_lse(scores, rows, count)
     weight = torch.exp(scores - lse[rows])
     value = state.values[rows // heads, rows % heads // groups, at].float()
-    out = torch.zeros(count, dim, device=device).index_add_(0, rows, weight[:, None] * value)
+    out = torch.zeros(count, dim, dtype=torch.float32, device=device).index_add_(0, rows, weight[:, None] * value)
 
     lse_sampled = _segment_lse(score, sampled_rows, count)
     share = torch.exp(score - lse[sampled_rows])
-    stats = torch.zeros(count, len(STATISTICS), device=device)
+    stats = torch.zeros(count, len(STATISTICS), dtype=torch.float32, device=device)
     stats[:, 0] = torch.bincount(sampled_rows, minlength=count).float()
     stats[:, 1] = visited
-    stats[:, 2] = torch.zeros(count, device=device).scatter_reduce(0, sampled_rows, share, "amax")
-    squares = torch.zeros(count, device=device).index_add_(0, sampled_rows, share.square())
-    sums = torch.zeros(count, device=device).index_add_(0, sampled_rows, share)
+    stats[:, 2] = torch.zeros(count, dtype=torch.float32, device=device).scatter_reduce(0, sampled_rows, share, "amax")
+    squares = torch.zeros(count, dtype=torch.float32, device=device).index_add_(0, sampled_rows, share.square())
+    sums = torch.zeros(count, dtype=torch.float32, device=device).index_add_(0, sampled_rows, share)
     stats[:, 3] = torch.where(squares > 0, sums.square() / squares.clamp_min(1e-38), 0.0)
     if with_error:
         distance = (value[len(dense_rows) :] - out[sampled_rows]).square().sum(1)
@@ -203,13 +203,15 @@ def dense(
     batch, heads, dim = query.shape
     kv_heads, length = keys.shape[1], keys.shape[2]
     grouped = query.reshape(batch, kv_heads, heads // kv_heads, dim)
-    scores = grouped @ keys.float().transpose(2, 3) * scale
+    with torch.autocast(query.device.type, enabled=False):
+        scores = grouped @ keys.float().transpose(2, 3) * scale
     visible = torch.arange(length, device=query.device) >= first[:, None]
     visible = visible if mask is None else visible & mask
     scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
     lse = scores.logsumexp(-1)
     weight = torch.exp(scores - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
-    out = weight @ values.float()
+    with torch.autocast(query.device.type, enabled=False):
+        out = weight @ values.float()
     return out.reshape(batch, heads, dim), lse.reshape(batch, heads)
 
 
@@ -256,11 +258,10 @@ def _query_codes(state: DecodeState, query: Tensor) -> Tensor:
     batch, heads, dim = query.shape
     planes, sets = state.planes, len(state.planes.matrix)
     if sets == 1:
-        return simhash_codes(query, planes.matrix[0], planes.key_bits, planes.num_tables)
+        return hash_codes(query, planes.matrix[0], planes.key_bits, planes.num_tables)
     grouped = query.view(batch, sets, heads // sets, dim)
     codes = [
-        simhash_codes(grouped[:, index], planes.matrix[index], planes.key_bits, planes.num_tables)
-        for index in range(sets)
+        hash_codes(grouped[:, index], planes.matrix[index], planes.key_bits, planes.num_tables) for index in range(sets)
     ]
     return torch.stack(codes, 1).view(batch, heads, -1)
 
@@ -282,6 +283,8 @@ def _dense_pairs(state: DecodeState, batch: int, heads: int) -> tuple[Tensor, Te
 
 
 def _segment_lse(scores: Tensor, rows: Tensor, count: int) -> Tensor:
-    top = torch.full((count,), -torch.inf, device=scores.device).scatter_reduce(0, rows, scores, "amax")
+    top = torch.full((count,), -torch.inf, dtype=torch.float32, device=scores.device).scatter_reduce(
+        0, rows, scores, "amax"
+    )
     base = torch.where(top == -torch.inf, 0.0, top)
     return base + torch.zeros_like(base).index_add_(0, rows, torch.exp(scores - base[rows])).log()
